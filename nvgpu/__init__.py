@@ -1,0 +1,3 @@
+"""nvgpu: compress and distil large language models on any GPU."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,111 @@
+"""`nvgpu train`, also installed as `nvgpu-train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nvgpu.cli.common import adapter_option, command, json_option, print_json
+from nvgpu.cli.console import ConsoleProgress, print_table
+from nvgpu.formats.text import TextSource
+from nvgpu.gpu import open_device
+from nvgpu.train.options import PRECISIONS, TrainOptions
+from nvgpu.train.run import train as run_training
+
+_D = TrainOptions()
+
+
+@command("train")
+@click.argument("student", type=Path)
+@click.argument("teacher", type=Path)
+@click.option(
+    "--calib",
+    "calib",
+    required=True,
+    multiple=True,
+    metavar="PATH[=WEIGHT]",
+    help="Calibration text: plain text, or .jsonl with a `text` or `messages` field. May be given more than once; the weights share out --tokens.",
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=Path,
+    help="File to write: the student with trained scales and gains.",
+)
+@click.option(
+    "--tokens",
+    default=_D.tokens,
+    show_default=True,
+    help="Training tokens drawn from the sources, besides the held-out windows.",
+)
+@click.option(
+    "--window", default=_D.window, show_default=True, help="Tokens a window; windows are independent."
+)
+@click.option("--batch", default=_D.batch, show_default=True, help="Windows a step.")
+@click.option("--epochs", default=_D.epochs, show_default=True, help="Passes over the training windows.")
+@click.option(
+    "--lr",
+    default=_D.lr,
+    show_default=True,
+    help="Peak learning rate; relative to the magnitude for h, l and g.",
+)
+@click.option("--topk", default=_D.topk, show_default=True, help="Teacher probabilities kept per token.")
+@click.option(
+    "--eval-windows",
+    default=_D.eval_windows,
+    show_default=True,
+    help="Held-out windows; rounded down to whole batches.",
+)
+@click.option("--eval-every", default=_D.eval_every, show_default=True, help="Steps between evaluations.")
+@click.option("--clip", default=_D.clip, show_default=True, help="Largest global gradient norm.")
+@click.option(
+    "--micro-batch",
+    default=_D.micro_batch,
+    show_default=True,
+    help="Windows on the device at once; 0: the whole batch. Divides --batch.",
+)
+@click.option(
+    "--precision",
+    default=_D.precision,
+    show_default=True,
+    type=click.Choice(PRECISIONS),
+    help="f32, or mixed: frozen weights rounded to f16, sums in f32.",
+)
+@click.option("--seed", default=_D.seed, show_default=True, help="Seed of the window order.")
+@adapter_option
+@json_option
+def train(
+    student: Path,
+    teacher: Path,
+    calib: tuple[str, ...],
+    output: Path,
+    adapter: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Distil STUDENT (compressed) against TEACHER (full precision), both CMF files.
+
+    The scales h, l, g of every binary low-rank tensor and every RMSNorm gain are trained towards the teacher's top-k
+    next-token distribution; the checkpoint with the best held-out KL is written to a copy of STUDENT.
+    """
+    settings = TrainOptions(**options)
+    sources = [TextSource.parse(spec) for spec in calib]
+    progress = ConsoleProgress()
+    try:
+        report = run_training(open_device(adapter), student, teacher, sources, output, settings, progress)
+    finally:
+        progress.stop()
+    if as_json:
+        print_json(report.asdict())
+        return
+    rows = [
+        ["held-out KL, start", f"{report.kl_start:.5f}"],
+        [f"held-out KL, best (step {report.best_step})", f"{report.kl_best:.5f}"],
+        ["held-out KL, written file", f"{report.kl_written:.5f}"],
+        ["held-out perplexity, written file", f"{report.ppl_written:.4g}"],
+        ["steps (skipped)", f"{report.steps} ({report.skipped})"],
+    ]
+    print_table(f"trained {output}", [f"top-{settings.topk}, {settings.precision}", ""], rows)

@@ -1,0 +1,201 @@
+"""Reading whole small files, and writing files and folders that appear complete or not at all."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+
+from nvgpu.errors import FormatError, InputError, OutputError
+
+Bytes = bytes | bytearray | memoryview | np.ndarray[Any, Any]
+PathLike = str | os.PathLike[str]
+
+_LFS = b"version https://git-lfs"
+
+
+def byte_view(data: Bytes) -> memoryview:
+    """The bytes of `data`, flat; C-contiguous arrays and buffers are not copied."""
+    if isinstance(data, np.ndarray):
+        data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    view = memoryview(data)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def is_lfs_pointer(head: bytes) -> bool:
+    """Whether a file that begins with `head` is a Git LFS pointer, put where the real file was not downloaded."""
+    return head.startswith(_LFS)
+
+
+def reason(error: OSError) -> str:
+    """What the operating system said, without the path."""
+    return (error.strerror or type(error).__name__).lower()
+
+
+def require_regular(path: Path) -> int:
+    """Size in bytes of a regular file.
+
+    Raises:
+        FormatError: a folder or another kind of file. InputError: nothing readable there.
+    """
+    try:
+        status = path.stat()
+    except OSError as e:
+        raise InputError(f"{path}: {reason(e)}") from e
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a special file"
+        raise FormatError(f"{path}: {kind}, expected a regular file")
+    return status.st_size
+
+
+def map_file(path: Path) -> mmap.mmap | bytes:
+    """Read-only mapping of a regular file (empty bytes for an empty one); it outlives the open file.
+
+    Raises:
+        FormatError: not a regular file, or a Git LFS pointer. InputError: nothing readable there.
+    """
+    size = require_regular(path)
+    try:
+        with path.open("rb") as f:
+            mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except (OSError, ValueError) as e:
+        raise InputError(f"{path}: {reason(e) if isinstance(e, OSError) else e}") from e
+    if is_lfs_pointer(mapped[: len(_LFS)]):
+        raise FormatError(f"{path}: a Git LFS pointer, not the file itself; download it (git lfs pull)")
+    return mapped
+
+
+def read_file(path: Path) -> bytes:
+    """The whole content; raises as `map_file`."""
+    return bytes(map_file(path)[:])
+
+
+def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
+    """A JSON object from UTF-8 text; raises FormatError naming `where` for anything else."""
+    try:
+        value = json.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as e:
+        raise FormatError(f"{where}: not UTF-8 at byte {e.start}") from e
+    except json.JSONDecodeError as e:
+        raise FormatError(f"{where}: not JSON: {e.msg} at line {e.lineno} column {e.colno}") from e
+    except (ValueError, RecursionError) as e:
+        raise FormatError(f"{where}: not JSON that can be read: {e}") from e
+    if not isinstance(value, dict):
+        raise FormatError(f"{where}: found a JSON {type(value).__name__}, expected an object")
+    return value
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """A file that holds one JSON object; raises FormatError or InputError naming it."""
+    return parse_json_object(read_file(path), str(path))
+
+
+class AtomicFile:
+    """A file that is written beside its final name and renamed to it on a clean exit; removed on any failure.
+
+    Until then whatever stood at `path` is untouched. Errors of the operating system become OutputError naming `path`.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+        self._temporary = self.path.parent / f".nvgpu-{secrets.token_hex(8)}.tmp"
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        with output_errors(self.path):
+            if self.path.exists() and not self.path.is_file():
+                raise OutputError(f"{self.path}: not a regular file, nothing was written")
+            self._file = open(self._temporary, "xb")  # noqa: SIM115  closed by __exit__
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        file = self.file
+        try:
+            if kind is None:
+                self._commit(file)
+        finally:
+            with suppress(OSError):
+                file.close()
+            with suppress(OSError):
+                self._temporary.unlink()  # gone already after a commit
+
+    def _commit(self, file: BinaryIO) -> None:
+        with output_errors(self.path):
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            os.replace(self._temporary, self.path)
+            sync_folder(self.path.parent)
+
+    @property
+    def file(self) -> BinaryIO:
+        if self._file is None:
+            raise OutputError(f"{self.path}: written to before it was opened")
+        return self._file
+
+    def write(self, data: Bytes) -> None:
+        """Append."""
+        with output_errors(self.path):
+            self.file.write(byte_view(data))
+
+    def write_at(self, offset: int, data: Bytes) -> None:
+        """Replace bytes already written; the position for `write` stays at the end."""
+        with output_errors(self.path):
+            self.file.seek(offset)
+            self.file.write(byte_view(data))
+            self.file.seek(0, os.SEEK_END)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` that becomes `path` on a clean exit and is removed on any failure.
+
+    Raises:
+        OutputError: `path` exists and is not an empty folder, or cannot be written.
+    """
+    with output_errors(path):
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise OutputError(f"{path}: exists and is not an empty folder, nothing was written")
+        temporary = path.parent / f".nvgpu-{secrets.token_hex(8)}.tmp"
+        temporary.mkdir()
+    try:
+        yield temporary
+        with output_errors(path):
+            if path.exists():
+                path.rmdir()
+            temporary.rename(path)
+            sync_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def output_errors(path: Path) -> Iterator[None]:
+    """Turn OSError into OutputError naming `path`."""
+    try:
+        yield
+    except OSError as e:
+        raise OutputError(f"{path}: cannot be written: {reason(e)}") from e
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` durable, where the system can."""
+    with suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,231 @@
+"""A net on the device: the layers of a model file, with every linear behind one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nvgpu.errors import FormatError, InputError
+from nvgpu.formats.blr import BlrTensor
+from nvgpu.formats.cmf import CmfFile
+from nvgpu.formats.codecs import Dtype
+from nvgpu.gpu import Buffer, Device
+from nvgpu.layers.block import Block
+from nvgpu.layers.attention import Attention
+from nvgpu.layers.embedding import Embedding
+from nvgpu.layers.gain import Gain
+from nvgpu.layers.gdn import Gdn
+from nvgpu.layers.head import Head
+from nvgpu.layers.linear import BlrLinear, BlrPath, DenseLinear, Linear, PlaneLinear, words_from_bytes
+from nvgpu.layers.mlp import Mlp
+from nvgpu.model import names
+from nvgpu.model.geometry import Geometry
+from nvgpu.model.params import Params, ParamSpec
+
+Array = np.ndarray[Any, Any]
+RANK_TILE = 32  # ranks are padded to it with l = 0; matrix units will want 128
+
+
+@dataclass(frozen=True)
+class NetOptions:
+    """How to load: `window` tokens a window; `trainable` gains and scales; `mixed` rounds frozen weights to f16."""
+
+    window: int
+    trainable: bool = False
+    mixed: bool = False
+
+
+class Net:
+    """Weights on `device`; `params` holds the gains and the h, l, g of every binary low-rank path."""
+
+    def __init__(self, device: Device, model: CmfFile, options: NetOptions) -> None:
+        self.device = device
+        self.geometry = Geometry.of(model)
+        self.options = options
+        loader = _Loader(device, model, self.geometry, options)
+        self.params = loader.params
+        self.embedding = loader.embedding()
+        self.blocks = [loader.block(i) for i in range(self.geometry.num_layers)]
+        self.final_norm = loader.gain(names.FINAL_NORM)
+        self.head = loader.head()
+        self._owned = [*loader.owned, *self.params.buffers()]
+
+    def free(self) -> None:
+        """Release the device memory."""
+        self.embedding.free()
+        self.head.free()
+        self.device.free(*self._owned)
+
+
+def gain_names(geometry: Geometry) -> Iterator[str]:
+    """Every trainable RMSNorm gain: final, two per layer, q and k norms."""
+    yield names.FINAL_NORM
+    for i, linear in enumerate(geometry.linear_layers):
+        yield names.layer(i, names.INPUT_NORM)
+        yield names.layer(i, names.POST_NORM)
+        if not linear:
+            yield names.layer(i, names.Q_NORM)
+            yield names.layer(i, names.K_NORM)
+
+
+def body_linear_names(geometry: Geometry) -> Iterator[str]:
+    """Every linear of the body that a compressed model holds as BLR, in layer order."""
+    for i, linear in enumerate(geometry.linear_layers):
+        mixer = (
+            [names.GDN[k] for k in ("in_qkv", "in_z", "out")] if linear else list(names.ATTENTION.values())
+        )
+        for tail in (*mixer, *names.MLP.values()):
+            yield names.layer(i, tail)
+
+
+def path_param(name: str, path: int, part: str) -> str:
+    """Name of the scale vector `part` (h, l or g) of a path of the BLR tensor `name`."""
+    return f"{name}#{path}.{part}"
+
+
+class _Loader:
+    def __init__(self, device: Device, model: CmfFile, geometry: Geometry, options: NetOptions) -> None:
+        self.device = device
+        self.model = model
+        self.geometry = geometry
+        self.options = options
+        self.owned: list[Buffer] = []
+        self.blr = {
+            name: BlrTensor.parse(model.raw(name), f"{model.path}: tensor {name}")
+            for name in body_linear_names(geometry)
+            if model.tensors[name].dtype == Dtype.BLR
+        }
+        self.params = Params(device, list(self.specs()), trainable=options.trainable)
+        self.rope = self.keep(device.upload("rope", geometry.rope_table(options.window)))
+
+    def keep(self, buffer: Buffer) -> Buffer:
+        self.owned.append(buffer)
+        return buffer
+
+    def values(self, name: str) -> Array:
+        """Decoded tensor; a non-finite weight would poison every row."""
+        values = self.model.array(name)
+        if not np.isfinite(values).all():
+            raise FormatError(f"{self.model.path}: tensor {name} holds non-finite values")
+        return values
+
+    def specs(self) -> Iterator[ParamSpec]:
+        for name in gain_names(self.geometry):
+            values = self.values(name)
+            yield ParamSpec(name, values, len(values), relative=False)
+        for name, tensor in self.blr.items():
+            padded = -(-tensor.rank // RANK_TILE) * RANK_TILE
+            for i, path in enumerate(tensor.paths):
+                for part, values, size in (
+                    ("h", path.h, tensor.m),
+                    ("l", path.l, padded),
+                    ("g", path.g, tensor.n),
+                ):
+                    if not np.isfinite(values).all():
+                        raise FormatError(
+                            f"{self.model.path}: tensor {name}: path {i}: {part} holds non-finite values"
+                        )
+                    full = np.zeros(size, np.float32)
+                    full[: len(values)] = values
+                    yield ParamSpec(path_param(name, i, part), full, len(values), relative=True)
+
+    def gain(self, name: str) -> Gain:
+        return Gain(self.params.value(name), self.params.grad(name))
+
+    def frozen(self, name: str) -> Buffer:
+        return self.keep(self.device.upload(name, self.values(name)))
+
+    def stored_as_f16(self, values: Array) -> bool:
+        """f16 where that is asked for or loses nothing; its rows are read as vec4."""
+        if values.shape[-1] % 4:
+            return False
+        if self.options.mixed:
+            return True
+        with np.errstate(over="ignore"):
+            return bool(np.array_equal(values.astype(np.float16).astype(np.float32), values))
+
+    def linear(self, index: int, tail: str, role: str) -> Linear:
+        name = names.layer(index, tail)
+        if name in self.blr:
+            return self.blr_linear(name, role, self.blr[name])
+        values = self.values(name)
+        if self.stored_as_f16(values):
+            with np.errstate(over="ignore"):
+                half = values.astype(np.float16)
+            if not np.isfinite(half).all():
+                raise InputError(
+                    f"{self.model.path}: tensor {name} exceeds the range of f16; use --precision f32"
+                )
+            return PlaneLinear(name, role, self.keep(self.device.upload(name, half, "f16")))
+        return DenseLinear(name, role, self.keep(self.device.upload(name, values)))
+
+    def blr_linear(self, name: str, role: str, tensor: BlrTensor) -> Linear:
+        padded = -(-tensor.rank // RANK_TILE) * RANK_TILE
+        paths = []
+        for i, path in enumerate(tensor.paths):
+            u = words_from_bytes(path.u, tensor.m, padded)
+            v = words_from_bytes(path.v, padded, tensor.n)
+            buffers = {part: self.params.value(path_param(name, i, part)) for part in "hlg"}
+            grads = {f"d{part}": self.params.grad(path_param(name, i, part)) for part in "hlg"}
+            paths.append(
+                BlrPath(
+                    u=self.keep(self.device.upload(f"{name}#{i}.u", u, "u32")),
+                    v=self.keep(self.device.upload(f"{name}#{i}.v", v, "u32")),
+                    **buffers,
+                    **grads,
+                )
+            )
+        return BlrLinear(name, role, tensor.m, tensor.n, paths)
+
+    def block(self, index: int) -> Block:
+        linear: Callable[[str, str], Linear] = lambda tail, role: self.linear(index, tail, role)  # noqa: E731
+        mlp = Mlp(**{part: linear(tail, f"mlp.{part}") for part, tail in names.MLP.items()})
+        mixer = (
+            self.gdn(index, linear) if self.geometry.linear_layers[index] else self.attention(index, linear)
+        )
+        norm1, norm2 = (self.gain(names.layer(index, tail)) for tail in (names.INPUT_NORM, names.POST_NORM))
+        return Block(norm1, mixer, norm2, mlp, self.geometry.eps, self.geometry.gemma)
+
+    def attention(self, index: int, linear: Callable[[str, str], Linear]) -> Attention:
+        g = self.geometry
+        return Attention(
+            **{part: linear(tail, f"attn.{part}") for part, tail in names.ATTENTION.items()},
+            q_norm=self.gain(names.layer(index, names.Q_NORM)),
+            k_norm=self.gain(names.layer(index, names.K_NORM)),
+            rope=self.rope,
+            heads=g.heads,
+            kv_heads=g.kv_heads,
+            head_dim=g.head_dim,
+            eps=g.eps,
+            gemma=g.gemma,
+            window=self.options.window,
+        )
+
+    def gdn(self, index: int, linear: Callable[[str, str], Linear]) -> Gdn:
+        d = self.geometry.gdn
+        assert d is not None
+        return Gdn(
+            **{part: linear(tail, f"gdn.{part}") for part, tail in names.GDN.items()},
+            a_log=self.frozen(names.layer(index, names.GDN_A_LOG)),
+            dt_bias=self.frozen(names.layer(index, names.GDN_DT_BIAS)),
+            norm=self.frozen(names.layer(index, names.GDN_NORM)),
+            conv=self.frozen(names.layer(index, names.GDN_CONV)),
+            key_heads=d.key_heads,
+            value_heads=d.value_heads,
+            key_dim=d.key_dim,
+            value_dim=d.value_dim,
+            taps=d.taps,
+            eps=self.geometry.eps,
+            window=self.options.window,
+        )
+
+    def embedding(self) -> Embedding:
+        values = self.values(names.EMBED)
+        return Embedding(self.device, values.astype(np.float16) if self.stored_as_f16(values) else values)
+
+    def head(self) -> Head:
+        values = self.values(names.EMBED if self.geometry.tied else names.LM_HEAD)
+        return Head(self.device, values, half=self.stored_as_f16(values))

@@ -1,0 +1,114 @@
+"""Evaluation on text: negative log-likelihood, perplexity, and KL to a teacher over the full vocabulary."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nvgpu.errors import InputError
+from nvgpu.formats.cmf import CmfFile
+from nvgpu.formats.tokenizer import Tokenizer, same_tokenizer
+from nvgpu.gpu import Device
+from nvgpu.model.executor import Executor
+from nvgpu.model.net import Net, NetOptions
+from nvgpu.train.progress import Progress
+from nvgpu.train.targets import renormalised
+from nvgpu.train.windows import cut
+
+Array = np.ndarray[Any, Any]
+_ROWS_AT_ONCE = 2048
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`nll` in nats over `tokens` scored tokens, windows·(T-1); `kl` (and `kl_topk`) over windows·T rows."""
+
+    nll: float
+    ppl: float
+    tokens: int
+    windows: int
+    window: int
+    kl: float | None = None
+    kl_topk: float | None = None
+    topk: int | None = None
+
+
+def evaluate(
+    device: Device,
+    model: CmfFile,
+    tokens: Array,
+    *,
+    window: int,
+    max_windows: int | None = None,
+    teacher: CmfFile | None = None,
+    topk: int | None = None,
+    mixed: bool = False,
+    progress: Progress,
+) -> Evaluation:
+    """Score `tokens` (u32), cut into whole windows from its start; each window is its own context.
+
+    Raises:
+        InputError: less text than one window, or a teacher with other tokens.
+    """
+    if topk is not None and teacher is None:
+        raise InputError("--topk: needs --teacher, whose top-k distribution it compares with")
+    if teacher is not None:
+        require_same_tokens(model, teacher)
+    windows = cut(tokens, window)[:max_windows]
+    if not len(windows):
+        raise InputError(f"--text: found {len(tokens)} tokens, expected at least one window of {window}")
+    student = Executor(Net(device, model, NetOptions(window, mixed=mixed)))
+    reference = (
+        Executor(Net(device, teacher, NetOptions(window, mixed=mixed))) if teacher is not None else None
+    )
+    sums = _Sums()
+    at_once = max(1, _ROWS_AT_ONCE // window)
+    progress.start("eval", windows.size, "tokens")
+    for first in range(0, len(windows), at_once):
+        part = windows[first : first + at_once]
+        sums.add(student, reference, part, topk)
+        progress.advance(part.size)
+    progress.stop()
+    for executor in filter(None, (student, reference)):
+        executor.free()
+        executor.net.free()
+    nll = sums.nll / (len(windows) * (window - 1))
+    return Evaluation(
+        nll=nll,
+        ppl=math.exp(min(nll, 700.0)),
+        tokens=len(windows) * (window - 1),
+        windows=len(windows),
+        window=window,
+        kl=sums.kl / windows.size if reference else None,
+        kl_topk=sums.kl_topk / windows.size if topk else None,
+        topk=topk,
+    )
+
+
+def require_same_tokens(student: CmfFile, teacher: CmfFile) -> None:
+    """Raise InputError unless both files map the same tokens to the same ids."""
+    pair = [Tokenizer.of(model) for model in (student, teacher)]
+    difference = same_tokenizer(*pair)
+    if difference is not None:
+        raise InputError(f"tokenizers of {student.path} and {teacher.path} differ: {difference}")
+
+
+class _Sums:
+    def __init__(self) -> None:
+        self.nll = self.kl = self.kl_topk = 0.0
+
+    def add(self, student: Executor, reference: Executor | None, windows: Array, topk: int | None) -> None:
+        ids = np.ascontiguousarray(windows).reshape(-1)
+        scored = np.ones(windows.shape, bool)
+        scored[:, -1] = False
+        targets = np.roll(windows, -1, axis=1).reshape(-1)
+        nll, kl = student.evaluate(ids, targets, reference)
+        self.nll += float(nll[scored.reshape(-1)].sum(dtype=np.float64))
+        if kl is not None:
+            self.kl += float(kl.sum(dtype=np.float64))
+        if reference is not None and topk is not None:
+            top_ids, top_p = reference.topk(ids, topk)
+            self.kl_topk += float(student.loss(ids, top_ids, renormalised(top_p)).sum(dtype=np.float64))

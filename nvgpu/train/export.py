@@ -1,0 +1,63 @@
+"""Writing a trained student: a copy of its file in which only payload values change."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nvgpu.errors import TrainingError
+from nvgpu.formats import codecs
+from nvgpu.formats.blr import BlrTensor
+from nvgpu.formats.cmf import CmfFile, CmfWriter
+from nvgpu.formats.codecs import Dtype
+from nvgpu.model.net import path_param
+
+Array = np.ndarray[Any, Any]
+
+
+def trained_payload(model: CmfFile, name: str, values: Mapping[str, Array]) -> Any:
+    """The payload of a tensor with the trained `values` (by parameter name) in it; unchanged where none belong to it.
+
+    Raises:
+        TrainingError: a value that f16 cannot hold.
+    """
+    entry = model.tensors[name]
+    if name in values:
+        return codecs.encode(values[name], entry.dtype, name)
+    if entry.dtype == Dtype.BLR and path_param(name, 0, "h") in values:
+        tensor = BlrTensor.parse(model.raw(name), f"{model.path}: tensor {name}")
+        paths = tuple(
+            _replaced(path, {part: _half(values[path_param(name, i, part)], name) for part in "hlg"})
+            for i, path in enumerate(tensor.paths)
+        )
+        return BlrTensor(tensor.m, tensor.n, tensor.rank, paths).pack()
+    return model.raw(name)
+
+
+def _replaced(path: Any, scales: Mapping[str, Array]) -> Any:
+    new = copy.copy(path)
+    for part, values in scales.items():
+        object.__setattr__(new, part, values)
+    return new
+
+
+def _half(values: Array, name: str) -> Array:
+    with np.errstate(over="ignore"):
+        half = values.astype(np.float16)
+    if not np.isfinite(half).all():
+        raise TrainingError(f"tensor {name}: a trained scale exceeds the range of f16")
+    return half
+
+
+def export(student: CmfFile, output: Path, values: Mapping[str, Array], record: Mapping[str, Any]) -> None:
+    """Write `student` to `output` with trained `values`; `record` becomes `provenance.nvg_train`."""
+    header = copy.deepcopy(dict(student.header))
+    header["provenance"] = {**(header.get("provenance") or {}), "nvg_train": dict(record)}
+    entries = [(name, entry.dtype, entry.shape) for name, entry in student.tensors.items()]
+    with CmfWriter(output, header, entries, student.tokenizer_json) as writer:
+        for name in student.tensors:
+            writer.write(name, trained_payload(student, name, values))

@@ -1,0 +1,136 @@
+"""The distillation loop: steps, skipped steps, schedule, evaluation, and the best snapshot."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nvgpu.errors import TrainingError
+from nvgpu.model.executor import Executor
+from nvgpu.train.optimizer import Adam
+from nvgpu.train.options import TrainOptions
+from nvgpu.train.progress import Progress
+from nvgpu.train.schedule import learning_rate
+from nvgpu.train.targets import Targets
+from nvgpu.train.windows import Windows
+
+_MAX_SKIPPED_IN_A_ROW = 24
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Progression:
+    """What a run has done so far: counters, losses per successful step, and evaluations."""
+
+    done: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    losses: list[float] = field(default_factory=list)
+    evals: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best checkpoint so far: held-out KL, its step (0: the start), and the flat parameter values."""
+
+    kl: float
+    step: int
+    values: Array
+
+
+class Distillation:
+    """Trains `student` towards `targets`, which hold the training batches first and the held-out ones behind them."""
+
+    def __init__(
+        self, student: Executor, windows: Windows, targets: Targets, options: TrainOptions, progress: Progress
+    ) -> None:
+        self.student = student
+        self.windows = windows
+        self.targets = targets
+        self.options = options
+        self.progress = progress
+        self.adam = Adam(student.rec, student.ws, student.net.params)
+        self.state = Progression()
+        self.total = len(windows.train) * options.epochs
+        self._rows_at_once = options.windows_at_once * options.window
+
+    def run(self) -> Best:
+        """All epochs; returns the best checkpoint, the start if nothing beats it."""
+        self.start_kl = self.held_out_kl()
+        self.progress.say(f"held-out KL before training: {self.start_kl:.5f}")
+        self.best = Best(self.start_kl, 0, self.student.net.params.values.read())
+        self.progress.start("train", self.total, "steps")
+        for _ in range(self.options.epochs):
+            for batch in self.windows.epoch_order():
+                stepped = self.step(batch)
+                if stepped and self.state.done % self.options.eval_every == 0:
+                    self.evaluate()
+        if not self.state.evals or self.state.evals[-1]["step"] != self.state.done:
+            self.evaluate()  # the data has ended
+        self.progress.stop()
+        return self.best
+
+    def step(self, batch: int) -> bool:
+        """One optimiser step on a training batch; False if it was not finite and therefore skipped.
+
+        Raises:
+            TrainingError: too many skipped steps in a row.
+        """
+        ids = self.windows.train[batch]
+        weight = np.full(self._rows_at_once, 1.0 / len(ids), np.float32)
+        rows = np.empty(len(ids), np.float64)
+        for part in self._parts(len(ids)):
+            rows[part] = self.student.step(
+                ids[part], self.targets.ids[batch, part], self.targets.p[batch, part], weight
+            )
+        loss, norm = float(rows.mean()), self.adam.grad_norm()
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self._skip(loss, norm)
+            return False
+        self.state.done += 1
+        self.state.skipped_in_a_row = 0
+        self.state.losses.append(loss)
+        rate = learning_rate(self.options.lr, self.state.done, self.total)
+        self.adam.step(rate, self.state.done, min(1.0, self.options.clip / norm) if norm > 0 else 1.0)
+        self.progress.advance(1, loss=loss, grad=norm, lr=rate, tokens=float(len(ids)))
+        return True
+
+    def _skip(self, loss: float, norm: float) -> None:
+        self.adam.drop()
+        state = self.state
+        state.skipped += 1
+        state.skipped_in_a_row += 1
+        self.progress.advance(1)
+        self.progress.say(f"skipped a step: loss {loss:.4g}, gradient norm {norm:.4g}")
+        if state.skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW:
+            raise TrainingError(
+                f"{state.skipped_in_a_row} steps in a row were not finite (last loss {loss:.4g}, gradient norm {norm:.4g}); "
+                "a lower --lr may help"
+            )
+
+    def evaluate(self) -> None:
+        """Held-out KL now; keeps the parameters if it is the best so far."""
+        kl = self.held_out_kl()
+        self.state.evals.append({"step": self.state.done, "heldout_kl": kl})
+        if kl < self.best.kl:
+            self.best = Best(kl, self.state.done, self.student.net.params.values.read())
+        self.progress.say(
+            f"step {self.state.done}: held-out KL {kl:.5f} (best {self.best.kl:.5f} at step {self.best.step})"
+        )
+
+    def held_out_kl(self) -> float:
+        """Mean top-k KL over the held-out windows."""
+        first = len(self.windows.train)
+        total = 0.0
+        for b, ids in enumerate(self.windows.held_out, first):
+            for part in self._parts(len(ids)):
+                rows = self.student.loss(ids[part], self.targets.ids[b, part], self.targets.p[b, part])
+                total += float(rows.sum(dtype=np.float64))
+        return total / self.windows.held_out.size
+
+    def _parts(self, rows: int) -> list[slice]:
+        return [slice(i, i + self._rows_at_once) for i in range(0, rows, self._rows_at_once)]

@@ -1,0 +1,66 @@
+"""Settings of a training run; the command line and the Python API share them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+from nvgpu.errors import InputError
+
+PRECISIONS = ("f32", "mixed")
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Everything that changes the arithmetic of a run.
+
+    tokens: training tokens drawn from the sources. window, batch: tokens a window, windows a step. epochs: passes over the
+    windows. lr: peak learning rate (relative to the magnitude for h, l, g). topk: teacher probabilities kept per token.
+    eval_windows, eval_every: held-out windows, and steps between evaluations. clip: global gradient norm.
+    micro_batch: windows on the device at once (0: the batch). precision: `f32`, or `mixed` (weights rounded to f16).
+    """
+
+    tokens: int = 1_000_000
+    window: int = 512
+    batch: int = 8
+    epochs: int = 1
+    lr: float = 3e-2
+    topk: int = 64
+    eval_windows: int = 32
+    eval_every: int = 50
+    clip: float = 1.0
+    micro_batch: int = 0
+    precision: str = "f32"
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "window", "batch", "epochs", "topk", "eval_windows", "eval_every"):
+            if getattr(self, name) < 1:
+                raise InputError(
+                    f"--{name.replace('_', '-')}: found {getattr(self, name)}, expected at least 1"
+                )
+        if self.window < 2:
+            raise InputError(f"--window: found {self.window}, expected at least 2")
+        for name in ("lr", "clip"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"--{name}: found {value}, expected a positive number")
+        if self.precision not in PRECISIONS:
+            raise InputError(
+                f"--precision: found {self.precision!r}, expected one of {', '.join(PRECISIONS)}"
+            )
+        if self.micro_batch < 0 or (self.micro_batch and self.batch % self.micro_batch):
+            raise InputError(
+                f"--micro-batch: found {self.micro_batch}, expected a divisor of --batch {self.batch}"
+            )
+        if not 0 <= self.seed < 1 << 64:
+            raise InputError(f"--seed: found {self.seed}, expected 0 to 2**64 - 1")
+
+    @property
+    def windows_at_once(self) -> int:
+        return self.micro_batch or self.batch
+
+    def record(self) -> dict[str, Any]:
+        """The options as provenance keeps them; micro-batches change no result that matters, so they are left in too."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}

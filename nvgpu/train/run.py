@@ -1,0 +1,221 @@
+"""A whole training run: preflight, windows, teacher pass, distillation, the written file and its measured quality."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nvgpu import __version__
+from nvgpu.errors import InputError
+from nvgpu.formats.cmf import CmfFile
+from nvgpu.formats.text import TextSource, split_budget
+from nvgpu.formats.tokenizer import Tokenizer
+from nvgpu.gpu import Device
+from nvgpu.model.executor import Executor
+from nvgpu.model.geometry import Geometry
+from nvgpu.model.net import Net, NetOptions
+from nvgpu.train.evaluate import Evaluation, evaluate, require_same_tokens
+from nvgpu.train.export import export
+from nvgpu.train.loop import Best, Distillation
+from nvgpu.train.options import TrainOptions
+from nvgpu.train.preflight import check_host_memory, check_output
+from nvgpu.train.progress import Progress
+from nvgpu.train.targets import Targets, teacher_targets
+from nvgpu.train.windows import Windows, split
+
+_HEADER_ROOM = 1 << 20
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """Outcome of a run. KL values are top-k; `kl_written` and `ppl_written` are measured on the written file."""
+
+    output: str
+    steps: int
+    skipped: int
+    best_step: int
+    kl_start: float
+    kl_best: float
+    kl_written: float
+    ppl_written: float
+    losses: list[float]
+    evals: list[dict[str, float]]
+    options: dict[str, Any]
+    adapter: str
+
+    def asdict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def train(
+    device: Device,
+    student_path: Path,
+    teacher_path: Path,
+    sources: Sequence[TextSource],
+    output: Path,
+    options: TrainOptions,
+    progress: Progress,
+) -> TrainReport:
+    """Distil the student against the teacher's top-k distribution and write the best checkpoint to `output`.
+
+    Raises:
+        InputError, FormatError: something about the inputs, before any device work.
+        OutputError: `output` cannot be written.
+        TrainingError: too many non-finite steps in a row.
+    """
+    with CmfFile.open(student_path) as student, CmfFile.open(teacher_path) as teacher:
+        inputs = [student_path, teacher_path, *(source.path for source in sources)]
+        check_output(output, inputs, student_path.stat().st_size + _HEADER_ROOM)
+        windows = _prepare(student, teacher, sources, options)
+        progress.say(
+            f"{len(windows.train) * options.batch} training windows and {len(windows.held_out) * options.batch} held out, of "
+            f"{options.window} tokens; batch {options.batch}, top-{options.topk}, precision {options.precision}, "
+            f"adapter {device.adapter.label}"
+        )
+        targets = _teach(device, teacher, windows, options, progress)
+        best, loop = _distil(device, student, windows, targets, options, progress)
+        record = _record(device, teacher, windows, best, loop, options)
+        values = loop.student.net.params.unpack(best.values)
+        export(student, output, values if best.step else {}, record)
+        loop.student.free()
+        loop.student.net.free()
+    kl, quality = _measure(device, output, windows, targets, options, progress)
+    if best.step == 0:
+        progress.say(f"no evaluation beat the start (held-out KL {best.kl:.5f}): the start was written")
+    state = loop.state
+    return TrainReport(
+        output=str(output),
+        steps=state.done,
+        skipped=state.skipped,
+        best_step=best.step,
+        kl_start=loop.start_kl,
+        kl_best=best.kl,
+        kl_written=kl,
+        ppl_written=quality.ppl,
+        losses=state.losses,
+        evals=state.evals,
+        options=options.record(),
+        adapter=device.adapter.label,
+    )
+
+
+def _prepare(
+    student: CmfFile, teacher: CmfFile, sources: Sequence[TextSource], options: TrainOptions
+) -> Windows:
+    """Every check that needs no device, and the windows."""
+    ours, theirs = Geometry.of(student), Geometry.of(teacher)
+    if ours.vocab_size != theirs.vocab_size:
+        raise InputError(
+            f"vocabulary sizes differ: {student.path} has {ours.vocab_size}, {teacher.path} has {theirs.vocab_size}"
+        )
+    if options.topk > ours.vocab_size:
+        raise InputError(f"--topk {options.topk}: the vocabulary has {ours.vocab_size} tokens")
+    require_same_tokens(student, teacher)
+    tokenizer = Tokenizer.of(teacher)
+    budget = options.tokens + options.eval_windows * options.window
+    windows = split(
+        split_budget(sources, tokenizer, budget),
+        window=options.window,
+        batch=options.batch,
+        eval_windows=options.eval_windows,
+        seed=options.seed,
+    )
+    for ids in (windows.train, windows.held_out):
+        if int(ids.max()) >= ours.vocab_size:
+            raise InputError(
+                f"{teacher.path}: its tokenizer gives id {int(ids.max())}, the vocabulary has {ours.vocab_size}"
+            )
+    batches = len(windows.train) + len(windows.held_out)
+    rows = options.batch * options.window
+    check_host_memory(Targets.nbytes(batches, rows, options.topk), "the teacher's top-k")
+    return windows
+
+
+def _teach(
+    device: Device, teacher: CmfFile, windows: Windows, options: TrainOptions, progress: Progress
+) -> Targets:
+    executor = Executor(Net(device, teacher, NetOptions(options.window, mixed=options.precision == "mixed")))
+    batches = np.concatenate([windows.train, windows.held_out])
+    rows = options.windows_at_once * options.window
+    targets = teacher_targets(executor, batches, options.topk, rows, progress)
+    executor.free()
+    executor.net.free()
+    return targets
+
+
+def _distil(
+    device: Device,
+    student: CmfFile,
+    windows: Windows,
+    targets: Targets,
+    options: TrainOptions,
+    progress: Progress,
+) -> tuple[Best, Distillation]:
+    net = Net(device, student, NetOptions(options.window, trainable=True, mixed=options.precision == "mixed"))
+    loop = Distillation(Executor(net), windows, targets, options, progress)
+    return loop.run(), loop
+
+
+def _measure(
+    device: Device,
+    output: Path,
+    windows: Windows,
+    targets: Targets,
+    options: TrainOptions,
+    progress: Progress,
+) -> tuple[float, Evaluation]:
+    """Held-out top-k KL and perplexity of the written file, opened again: its scales were rounded to f16."""
+    with CmfFile.open(output) as written:
+        net = Net(
+            device, written, NetOptions(options.window, trainable=True, mixed=options.precision == "mixed")
+        )
+        loop = Distillation(Executor(net), windows, targets, options, progress)
+        kl = loop.held_out_kl()
+        loop.student.free()
+        net.free()
+        tokens = windows.held_out.reshape(-1)
+        quality = evaluate(
+            device,
+            written,
+            tokens,
+            window=options.window,
+            mixed=options.precision == "mixed",
+            progress=progress,
+        )
+    progress.say(f"written file: held-out KL {kl:.5f} (top-{options.topk}), perplexity {quality.ppl:.3f}")
+    return kl, quality
+
+
+def _record(
+    device: Device, teacher: CmfFile, windows: Windows, best: Best, loop: Distillation, options: TrainOptions
+) -> dict[str, Any]:
+    """Provenance: options, versions, adapter and data hashes; no times, no paths, so that equal runs give equal bytes."""
+    data = hashlib.sha256(windows.train.tobytes() + windows.held_out.tobytes()).hexdigest()
+    return {
+        "tool": f"nvgpu {__version__}",
+        "adapter": {
+            "name": device.adapter.name,
+            "backend": device.adapter.backend,
+            "driver": device.adapter.driver,
+        },
+        "teacher": teacher.content_key(),
+        "data_sha256": data,
+        "options": options.record(),
+        "training_tokens": int(windows.train.size) * options.epochs,
+        "steps": loop.state.done,
+        "skipped": loop.state.skipped,
+        "best_step": best.step,
+        "heldout_kl_start": _finite(loop.start_kl),
+        "heldout_kl_best": _finite(best.kl),
+        "evals": loop.state.evals,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
