@@ -1,4 +1,4 @@
-"""The calibration-text tool: what it takes, in which order, and that evaluation text stays outside the calibration."""
+"""The calibration-text tool: what it takes, in which order, and that held-out text stays outside."""
 
 import importlib.util
 import subprocess
@@ -26,7 +26,7 @@ def library(tmp_path, tool, monkeypatch):
     """A small library: four modules with text, one that cannot be parsed, one excluded folder."""
     root = tmp_path / "lib"
     for name, text in {
-        "a.py": '"""Module a."""\ndef f():\n    """Function\n\n       of a.\n    """\nclass C:\n    "Shared."\n',
+        "a.py": '"""Module a."""\ndef f():\n    """Function\n\n       of a.\n    """\nclass C:\n "Shared."\n',
         "b.py": 'class C:\n    """Shared."""\n    async def m(self):\n        "Method of b."\n',
         "bad.py": "def f(:\n",
         "c/__init__.py": '"""Package c."""\n',
@@ -45,12 +45,15 @@ def test_takes_docstrings_in_order_once_and_skips_what_does_not_parse(tool, libr
     assert (library / "o.txt").read_text().split("\n\n") == [
         "Module a.", "Function", "of a.", "Shared.", "Method of b.", "Package c.", "? module d.", ""
     ]  # fmt: skip
-    assert "6 docstrings of 4 modules" in (out := capsys.readouterr().out) and "1 files could not be parsed" in out
+    out = capsys.readouterr().out
+    assert "6 docstrings of 4 modules" in out and "1 files could not be parsed" in out
 
 
 def test_holdout_takes_whole_modules_and_shares_nothing(tool, library):
-    assert tool.main([str(library / "o.txt"), "--holdout", str(library / "h.txt"), "--holdout-percent", "50"]) == 0
-    assert "Method of b." in (held := (library / "h.txt").read_text()) and "? module d." in held
+    options = ["--holdout", str(library / "h.txt"), "--holdout-percent", "50"]
+    assert tool.main([str(library / "o.txt"), *options]) == 0
+    held = (library / "h.txt").read_text()
+    assert "Method of b." in held and "? module d." in held
     assert "Shared." not in held and "Method" not in (library / "o.txt").read_text()
 
 
@@ -81,9 +84,8 @@ def test_unwritable_output_and_empty_library_are_one_line(tool, library, capsys)
 
 def test_the_running_interpreters_library_is_enough_and_always_the_same(tmp_path):
     for name in ("1", "2"):
-        subprocess.run(
-            [sys.executable, str(SCRIPT), name, "--holdout", name + "h"], cwd=tmp_path, check=True, capture_output=True
-        )
+        command = [sys.executable, str(SCRIPT), name, "--holdout", name + "h"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
     assert (tmp_path / "1").stat().st_size > 1_000_000
     assert (tmp_path / "1h").stat().st_size > 50_000

@@ -87,9 +87,7 @@ def test_backward_partner_or_reason(op: Op) -> None:
 def test_every_case_has_a_kernel_everywhere(op: Op) -> None:
     for kind in ("cpu", "gpu"):
         for c in op.cases:
-            chosen = [
-                k for k in op.kernels if k.when in ("any", kind) and not k.needs and fits(op, k, c)
-            ]
+            chosen = [k for k in op.kernels if k.when in ("any", kind) and not k.needs and fits(op, k, c)]
             assert chosen, f"no kernel for {c.name} on a {kind} adapter without optional features"
 
 
@@ -223,7 +221,13 @@ def test_a_second_op_of_the_same_name_is_refused() -> None:
 @pytest.mark.usefixtures("registry")
 def test_call_infers_dims_and_packs_params() -> None:
     op, rec = sample(), FakeDevice()
-    op(rec, x=rec.buffer("x", (70000, 3)), w=rec.buffer("w", (3,), "f16"), y=rec.buffer("y", (70000, 3)), eps=0.5)  # type: ignore[arg-type]
+    op(
+        rec,
+        x=rec.buffer("x", (70000, 3)),
+        w=rec.buffer("w", (3,), "f16"),
+        y=rec.buffer("y", (70000, 3)),
+        eps=0.5,
+    )  # type: ignore[arg-type]
     ((params, groups),) = rec.dispatched
     assert params == np.array([70000, 3, 6], "<u4").tobytes() + np.array([0.5], "<f4").tobytes()
     assert groups == (35000, 2, 1)
@@ -255,7 +259,10 @@ def test_call_takes_another_shape_of_the_same_size() -> None:
 def test_call_refuses(change: dict[str, Any], message: str) -> None:
     op, rec = sample(), FakeDevice()
     specs: dict[str, Any] = {"x": ("x", (2, 3), "f32"), "w": ("w", (3,), "f16"), "y": ("y", (2, 3), "f32")}
-    given = {"eps": 0.0, **{k: rec.buffer(*v) for k, v in {**specs, **change}.items() if isinstance(v, tuple)}}
+    given = {
+        "eps": 0.0,
+        **{k: rec.buffer(*v) for k, v in {**specs, **change}.items() if isinstance(v, tuple)},
+    }
     if "eps" in change:
         del given["eps"]
     with pytest.raises(GpuError, match=message):
@@ -282,9 +289,13 @@ def test_call_refuses_aliases() -> None:
     dims = {"C": 1}
     arena = rec.buffer("arena", (512,))
     first, second = arena.view((64,)), arena.view((64,), 64)
-    with pytest.raises(GpuError, match=r"op sample_two_outputs: y \(arena\) and x \(arena\) share an allocation"):
+    with pytest.raises(
+        GpuError, match=r"op sample_two_outputs: y \(arena\) and x \(arena\) share an allocation"
+    ):
         both(rec, x=first, y=second, z=rec.buffer("z", (64,)), **dims)  # type: ignore[arg-type]
-    with pytest.raises(GpuError, match=r"op sample_two_outputs: y \(arena\) and z \(arena\) share an allocation"):
+    with pytest.raises(
+        GpuError, match=r"op sample_two_outputs: y \(arena\) and z \(arena\) share an allocation"
+    ):
         both(rec, x=rec.buffer("x", (64,)), y=first, z=first, **dims)  # type: ignore[arg-type]
     both(rec, x=rec.buffer("x", (64,)), y=first, z=second, **dims)  # type: ignore[arg-type]
     assert len(rec.dispatched) == 1

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the docstrings of the Python standard library to a text file: calibration text that needs no download.
+"""Writes the docstrings of the Python standard library to a text file: calibration text without a download.
 
     python tools/gather_docstrings.py calib.txt --holdout eval.txt
 
-Modules are taken in sorted order and a docstring that occurs twice is written once, so one interpreter always gives the
-same bytes. With --holdout every k-th module goes to the second file instead: no docstring is in both. Needs nothing
-but the interpreter's own library.
+Modules are taken in sorted order and a docstring that occurs twice is written once, so one interpreter always
+gives the same bytes. With --holdout every k-th module goes to the second file: no docstring is in both.
+Needs nothing but the interpreter's own library.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 
 # third-party code, tests, and code whose text is generated or not prose; absent on some systems or versions
 EXCLUDED = {
-    "__phello__", "__pycache__", "dist-packages", "ensurepip", "idle_test", "idlelib", "lib2to3", "pydoc_data",
-    "site-packages", "test", "tests", "turtledemo",
+    "__phello__", "__pycache__", "dist-packages", "ensurepip", "idle_test", "idlelib", "lib2to3",
+    "pydoc_data", "site-packages", "test", "tests", "turtledemo",
 }  # fmt: skip
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 SEPARATOR = "\n\n"
@@ -70,7 +70,7 @@ def docstrings(source: bytes) -> Iterator[str]:
 
 
 def gather(root: Path, calib: Sink, holdout: Sink | None, every: int) -> int:
-    """Fills the sinks; every `every`-th module with docstrings goes to `holdout`. Returns how many files were skipped."""
+    """Fills the sinks, `holdout` with every `every`-th module that has text; returns the files skipped."""
     seen: set[str] = set()
     skipped = with_text = 0
     for path in module_files(root):
@@ -111,7 +111,9 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         "--holdout-percent", type=float, default=10.0, metavar="P",
         help="share of the modules that goes to the second file, k = round(100 / P) (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--max-bytes", type=int, metavar="N", help="bound on the size of each file (default: none)")
+    parser.add_argument(
+        "--max-bytes", type=int, metavar="N", help="bound on the size of each file (default: none)"
+    )
     args = parser.parse_args(argv)
     if not 0 < args.holdout_percent <= 50:
         parser.error(f"--holdout-percent {args.holdout_percent:g}: more than 0 and at most 50 expected")

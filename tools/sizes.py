@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Size report: files over the line limit fail, functions over theirs are listed.
 
-    python tools/sizes.py [--verbose]
+python tools/sizes.py [--verbose]
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def functions(path: str, source: str) -> Iterator[Function]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--verbose", action="store_true", help="list every file with its line count")
     options = parser.parse_args()
     sizes: dict[str, int] = {}

@@ -27,7 +27,7 @@ def encoder(method: str) -> Encoder:
 
 
 def encode(name: str, problem: Problem, method: str) -> list[Path]:
-    """The paths as they will be stored: normalised, then rounded to f16. Raises InputError naming the tensor."""
+    """The paths as stored: normalised, then rounded to f16; raises InputError naming the tensor."""
     if not np.isfinite(problem.w).all():
         raise InputError(f"{name}: holds infinite or NaN weights")
     paths = [round_to_f16(normalise(path)) for path in encoder(method)(problem)]

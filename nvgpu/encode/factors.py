@@ -1,7 +1,8 @@
 """What an encoder works on and what it returns, in float64.
 
-W [m, n] is approximated by What = sum over paths of diag(h) U diag(l) V diag(g), U [m, r] and V [r, n] in {-1, +1}.
-The error is measured as ||(W - What) G^(1/2)||, G [n, n] the Gram matrix of the layer's input; without one G is the identity.
+W [m, n] is approximated by What = sum over paths of diag(h) U diag(l) V diag(g), U [m, r] and V [r, n] in
+{-1, +1}. The error is measured as ||(W - What) G^(1/2)||, G [n, n] the Gram matrix of the layer's input, or
+the identity.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def signs(a: F64) -> F64:
 def normalise(path: Path) -> Path:
     """The same term with h and g of equal RMS, fit for f16.
 
-    That RMS is 1 and l carries the amplitude, unless the RMS of l would leave [2^-6, 2^6]: then h and g share what
-    is beyond. A term that is zero everywhere gets l = 0 and h = g = 1, so that training can still move it.
+    That RMS is 1 and l carries the amplitude, unless the RMS of l would leave [2^-6, 2^6]: then h and g share
+    what is beyond. A term that is zero everywhere gets l = 0 and h = g = 1.
     """
     h_rms, l_rms, g_rms = _rms(path.h), _rms(path.l), _rms(path.g)
     amplitude = h_rms * l_rms * g_rms
@@ -100,7 +101,7 @@ def normalise(path: Path) -> Path:
 
 
 def round_to_f16(path: Path) -> Path:
-    """The term as it will be stored: scales rounded to f16, still held in float64. Overflow becomes infinite."""
+    """The term as stored: scales rounded to f16, still held in float64. Overflow becomes infinite."""
 
     def rounded(a: F64) -> F64:
         with np.errstate(over="ignore", under="ignore"):

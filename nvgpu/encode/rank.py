@@ -1,6 +1,7 @@
 """The rank rule: how many signs a bit budget buys.
 
-A BLR tensor costs paths * (r * (m + n) + 16 * (m + n + r)) bits: two sign factors and three f16 scale vectors a path.
+A BLR tensor costs paths * (r * (m + n) + 16 * (m + n + r)) bits:
+a path has two sign factors and three f16 scale vectors.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def blr_bpw(m: int, n: int, rank: int, paths: int) -> float:
 
 
 def max_rank(m: int, n: int) -> int:
-    """The largest rank a singular value decomposition of [m, n] can fill, in whole steps and at least one step."""
+    """The largest rank that singular vectors of [m, n] can fill, in whole steps and at least one step."""
     return max(RANK_STEP, min(m, n) // RANK_STEP * RANK_STEP)
 
 
@@ -43,7 +44,7 @@ def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
 def choose_rank(name: str, m: int, n: int, bpw: float, paths: int) -> int:
     """The largest multiple of 8 whose bits per weight do not exceed `bpw`, at most `max_rank(m, n)`.
 
-    The rank is the largest that fits, so rounding it up to a kernel's rank tile is never free; the device pads instead.
+    As the largest that fits, it can never be rounded up to a kernel's rank tile for free; the device pads it.
     Raises InputError naming the tensor and its least bits per weight when not even rank 8 fits.
     """
     if not (math.isfinite(bpw) and bpw > 0):

@@ -1,7 +1,7 @@
 """Exact least-squares refits of the scales h, l, g with the signs fixed.
 
-With the other two held, What is linear in each of them, so each refit solves its own normal equations and no refit
-raises the error ||(W - What) G^(1/2)||. All paths are refitted jointly. Letters as in `factors`.
+With the other two held, What is linear in each of them, so each refit solves its own normal equations and no
+refit raises the error ||(W - What) G^(1/2)||. All paths are refitted jointly. Letters as in `factors`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GAIN = 1e-4  # relative fall of the squared error below which another sweep doe
 
 
 def refit_h(problem: Problem, paths: Sequence[Path], cores: Sequence[F64]) -> list[Path]:
-    """New h of every path; `cores` are the paths' U diag(l) V. Rows are independent: one paths x paths system each."""
+    """New h of every path; `cores` are their U diag(l) V. Each row is a paths x paths system of its own."""
     terms = [core * path.g for core, path in zip(cores, paths, strict=True)]
     weighed = [problem.weigh(t) for t in terms]
     a = np.stack([np.stack([np.einsum("ij,ij->i", x, y) for y in weighed], -1) for x in terms], -2)
@@ -79,8 +79,8 @@ def _combine(paths: Sequence[Path], cores: Sequence[F64]) -> F64:
 
 def _solve_small(a: F64, b: F64) -> F64:
     """Least-norm solutions of many small systems: a [.., p, p] symmetric semi-definite, b [.., p]."""
-    inverse: F64 = np.linalg.pinv(a, hermitian=True)
-    return (inverse @ b[..., None])[..., 0]
+    x: F64 = np.matmul(np.linalg.pinv(a, hermitian=True), b[..., None])[..., 0]
+    return x
 
 
 def _solve(a: F64, b: F64) -> F64:

@@ -1,7 +1,7 @@
 """Dual-SVID starts: signs and scales from a truncated singular value decomposition.
 
-The construction follows the published description of LittleBit (arXiv 2506.13771): W ~ P Q with the root of the
-singular values on both sides, signs of P and Q, and a rank-1 fit of their magnitudes. Ours is exact and deterministic:
+The construction is the one published as LittleBit (arXiv 2506.13771): W ~ P Q with the root of the singular
+values on both sides, signs of P and Q, and a rank-1 fit of their magnitudes. Ours is exact and deterministic:
 LAPACK throughout, no randomised decomposition.
 """
 
@@ -27,7 +27,7 @@ def dual_svid(w: F64, rank: int) -> Path:
 
 
 def rank_one(a: F64) -> tuple[F64, F64]:
-    """x [m], y [k], both >= 0, that minimise ||a - x y^T|| for a [m, k] >= 0; the singular value is shared evenly."""
+    """x [m] and y [k], both >= 0 and of equal norm, that minimise ||a - x y^T|| for a [m, k] >= 0."""
     transposed = a.shape[0] < a.shape[1]
     tall = a.T if transposed else a
     right = np.abs(np.linalg.eigh(tall.T @ tall)[1][:, -1])

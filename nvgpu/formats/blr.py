@@ -1,7 +1,8 @@
-"""The BLR payload (dtype 19): W = sum over paths of diag(h) U diag(l) V diag(g), U [m, r] and V [r, n] in {-1, +1}.
+"""The BLR payload (dtype 19): W = sum over paths of diag(h) U diag(l) V diag(g), U [m, r] and V [r, n] of ±1.
 
-Header of 16 bytes: u8 0x4C, u8 version 1, u8 paths (1 or 2), u8 0, u32 r, u32 m, u32 n. Per path: h f16[m], g f16[n],
-l f16[r], U as m rows of r/8 bytes, V as r rows of n/8 bytes. Bits LSB first, 1 is +1. r and n are multiples of 8.
+Header of 16 bytes: u8 0x4C, u8 version 1, u8 paths (1 or 2), u8 0, u32 r, u32 m, u32 n. Per path: h f16[m],
+g f16[n], l f16[r], U as m rows of r/8 bytes, V as r rows of n/8 bytes. Bits LSB first, 1 is +1. r and n are
+multiples of 8.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class BlrPath:
     """One path: h f16 `[m]`, l f16 `[r]`, g f16 `[n]`, u u8 `[m, r/8]`, v u8 `[r, n/8]` (packed signs)."""
 
     h: Array
-    l: Array  # noqa: E741  the format's own letter
+    l: Array
     g: Array
     u: Array
     v: Array
@@ -73,15 +74,7 @@ class BlrTensor:
             FormatError: a header or size that is wrong, or does not fit `shape` `(m, n)` where that is given.
         """
         view = byte_view(data)
-        paths, r, m, n = parse_header(view, where)
-        if shape is not None and (m, n) != shape:
-            raise FormatError(f"{where}: BLR payload is for shape {[m, n]}, the directory has {list(shape)}")
-        expected = payload_bytes(m, n, r, paths)
-        if len(view) != expected:
-            raise FormatError(
-                f"{where}: BLR payload has {len(view)} bytes, expected {expected} for "
-                f"{paths} paths of rank {r}, {m} x {n}"
-            )
+        paths, r, m, n = check_payload(view, len(view), where, shape)
         cursor = _Cursor(np.frombuffer(view, np.uint8), HEADER.size)
         return cls(m, n, r, tuple(_read_path(cursor, m, n, r) for _ in range(paths)))
 
@@ -111,7 +104,8 @@ class BlrTensor:
         for name, array, kind, shape in layout:
             if array.dtype != np.dtype(kind) or array.shape != shape:
                 raise FormatError(
-                    f"BLR part {name} is {array.dtype} {list(array.shape)}, expected {np.dtype(kind)} {list(shape)}"
+                    f"BLR part {name} is {array.dtype} {list(array.shape)}, "
+                    f"expected {np.dtype(kind)} {list(shape)}"
                 )
         return [array.astype(kind, copy=False).tobytes() for _, array, kind, _ in layout]
 
@@ -139,13 +133,32 @@ def payload_bytes(m: int, n: int, r: int, paths: int) -> int:
     return HEADER.size + paths * (2 * (m + n + r) + m * (r // 8) + r * (n // 8))
 
 
-def parse_header(view: memoryview, where: str) -> tuple[int, int, int, int]:
-    """(paths, r, m, n) from the first 16 bytes; raises FormatError for any field that is not as it must be."""
-    if len(view) < HEADER.size:
+def check_payload(
+    head: Bytes, nbytes: int, where: str, shape: tuple[int, ...] | None = None
+) -> tuple[int, int, int, int]:
+    """(paths, r, m, n) of a payload of `nbytes` that begins with `head` (its first 16 bytes or more).
+
+    Raises:
+        FormatError: a header field, the size, or (m, n) against `shape` that is not as it must be.
+    """
+    if nbytes < HEADER.size:
         raise FormatError(
-            f"{where}: BLR payload has {len(view)} bytes, expected at least {HEADER.size} for its header"
+            f"{where}: BLR payload has {nbytes} bytes, expected at least {HEADER.size} for its header"
         )
-    magic, version, paths, zero, r, m, n = HEADER.unpack_from(view)
+    paths, r, m, n = _parse_header(byte_view(head), where)
+    if shape is not None and (m, n) != shape:
+        raise FormatError(f"{where}: BLR payload is for shape {[m, n]}, the directory has {list(shape)}")
+    expected = payload_bytes(m, n, r, paths)
+    if nbytes != expected:
+        raise FormatError(
+            f"{where}: BLR payload has {nbytes} bytes, expected {expected} for "
+            f"{paths} paths of rank {r}, {m} x {n}"
+        )
+    return paths, r, m, n
+
+
+def _parse_header(head: memoryview, where: str) -> tuple[int, int, int, int]:
+    magic, version, paths, zero, r, m, n = HEADER.unpack_from(head)
     for field, found, good, expected in (
         ("magic", magic, magic == MAGIC, hex(MAGIC)),
         ("version", version, version == VERSION, VERSION),

@@ -1,4 +1,4 @@
-"""Storage types of CMF tensors: sizes, float32 to payload, payload to float32. docs/cmf.md has the layouts."""
+"""Storage types of CMF tensors: sizes, encoding and decoding. docs/cmf.md has the layouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Dtype(IntEnum):
-    """Ids of the tensor directory; every one may stand in a file, those in `ENCODED` can be written by `encode`."""
+    """Ids of the tensor directory; any of them may stand in a file, `encode` writes those in `ENCODED`."""
 
     F32 = 0
     F16 = 1
@@ -77,7 +77,7 @@ def encode(values: Array, dtype: Dtype, name: str) -> Array:
     """The payload, u8 `[nbytes]`, of `values` (rounded to float32 first); halves round to nearest even.
 
     Raises:
-        InputError: non-finite values, values beyond the range of `dtype`, or a shape it cannot have; names `name`.
+        InputError: non-finite values, values beyond the range of `dtype`, or a shape it cannot have.
     """
     if dtype not in ENCODED:
         raise InputError(f"tensor {name}: cannot be encoded as {dtype.label}")

@@ -27,13 +27,13 @@ _LFS = b"version https://git-lfs"
 def byte_view(data: Bytes) -> memoryview:
     """The bytes of `data`, flat; C-contiguous arrays and buffers are not copied."""
     if isinstance(data, np.ndarray):
-        data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        return np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
     view = memoryview(data)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
 def is_lfs_pointer(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a Git LFS pointer, put where the real file was not downloaded."""
+    """Whether `head` begins a Git LFS pointer, which stands in for a file that was not downloaded."""
     return head.startswith(_LFS)
 
 
@@ -103,7 +103,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 class AtomicFile:
     """A file that is written beside its final name and renamed to it on a clean exit; removed on any failure.
 
-    Until then whatever stood at `path` is untouched. Errors of the operating system become OutputError naming `path`.
+    Until then whatever stood at `path` is untouched. OSError becomes OutputError naming `path`.
     """
 
     def __init__(self, path: PathLike) -> None:
@@ -115,7 +115,7 @@ class AtomicFile:
         with output_errors(self.path):
             if self.path.exists() and not self.path.is_file():
                 raise OutputError(f"{self.path}: not a regular file, nothing was written")
-            self._file = open(self._temporary, "xb")  # noqa: SIM115  closed by __exit__
+            self._file = open(self._temporary, "xb")
         return self
 
     def __exit__(

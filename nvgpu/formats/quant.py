@@ -1,16 +1,18 @@
 """The 8-bit matrix codecs.
 
-q8_row: `[i8 rows*cols][f16 row scale]`, w = q row. q8_2f: `[i8 rows*cols][f16 row scale][f16 column field]`, w = q row col.
-Scales are rounded to f16 first and q is chosen for the rounded ones, so that the error stays within half a step.
+q8_row: `[i8 rows*cols][f16 row scale]`, w = q row. q8_2f: `[i8 rows*cols][f16 row scale][f16 column field]`,
+w = q row col. Scales are rounded to f16 first and q is chosen for the rounded ones, so that the error stays
+within half a step.
 
-The two fields of q8_2f minimise the sum of squared steps, (sum row^2)(sum col^2), under row col >= |w| / 127. From a column
-field c, row = max over the row of |w|/c and then col = max over the column of |w|/row is a fixed point: no field can shrink
-alone. Of two starts, c = 1 and the column field that balances the RMS of rows and columns, the better fixed point is kept;
-so the steps are never wider than those of q8_row.
+The two fields of q8_2f should minimise the sum of squared steps, (sum row^2)(sum col^2), under row col >= |w|/127.
+From a column field c, row = max over the row of |w|/c and then col = max over the column of |w|/row is a fixed
+point: no field can shrink alone. Of two starts, c = 1 and the field that balances the RMS of rows and columns, the
+better fixed point is kept; so the sum of squared steps is never above that of q8_row.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numba
@@ -35,8 +37,7 @@ def encode_q8_row(w: Array) -> Array | None:
 def encode_q8_2f(w: Array) -> Array | None:
     """Payload u8 of finite float32 `[rows, cols]`; None where a field would overflow f16."""
     row_max, col_max = _fields(w)
-    shift = 2.0 ** round((_mean_log2(col_max) - _mean_log2(row_max / _LEVELS)) / 2)
-    row = round_scale(row_max * shift)
+    row = round_scale(row_max * _shift(row_max, col_max))
     if row is None:
         return None
     col = round_scale(_col_max(w, row.astype(np.float64)))
@@ -61,7 +62,7 @@ def decode_q8_2f(data: Array, shape: tuple[int, ...]) -> Array:
 
 
 def round_scale(largest: Array) -> Array | None:
-    """f16 scales that put magnitudes up to `largest` within ±127.5 steps; 0 for 0; None where f16 overflows."""
+    """f16 scales that put magnitudes up to `largest` within ±127.5 steps, 0 for 0; None if one overflows."""
     with np.errstate(over="ignore", under="ignore"):
         scale = (largest / _LEVELS).astype(np.float16)
         short = scale.astype(np.float64) * _CLIP < largest
@@ -92,9 +93,10 @@ def _balanced(w: Array) -> Array:
     return col
 
 
-def _mean_log2(field: Array) -> float:
-    positive = field[field > 0]
-    return float(np.log2(positive).mean()) if len(positive) else 0.0
+def _shift(row_max: Array, col_max: Array) -> float:
+    """The power of two for rows (its inverse for columns) that makes the largest scales about equal."""
+    row, col = row_max.max(initial=0.0) / _LEVELS, col_max.max(initial=0.0)
+    return float(2.0 ** round((math.log2(col) - math.log2(row)) / 2)) if row > 0 and col > 0 else 1.0
 
 
 def _join(q: Array, *scales: Array) -> Array:
@@ -152,7 +154,8 @@ def _col_rms(w: Array, row: Array) -> Array:
         for i in range(cols):
             v = w[o, i] * inverse
             out[i] += v * v
-    return np.sqrt(out / rows)
+    rms: Array = np.sqrt(out / rows)
+    return rms
 
 
 @numba.njit(cache=True)

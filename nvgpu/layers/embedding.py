@@ -34,7 +34,7 @@ class Embedding:
         outside = (ids < 0) | (ids >= vocab)
         if outside.any():
             raise InputError(
-                f"token id {ids[np.argmax(outside)]}: the embedding has {vocab} rows, expected an id below that"
+                f"token id {ids[np.argmax(outside)]}: expected less than {vocab}, the vocabulary's size"
             )
         if x.size != ids.size * width:
             raise GpuError(f"embedding: {x.name} has shape {list(x.shape)}, expected {[ids.size, width]}")

@@ -16,7 +16,7 @@ _Array = np.ndarray[Any, Any]
 
 
 def _rows(shader: str, fits: str = "True") -> tuple[Kernel, ...]:
-    """One workgroup per row; few invocations on a CPU adapter, where a barrier costs more than a longer loop."""
+    """One workgroup per row; a narrow one on a CPU adapter, where a barrier costs more than a longer loop."""
     return (
         Kernel("narrow", shader, grid="R", consts={"WG": 32}, when="cpu", fits=fits),
         Kernel("wide", shader, grid="R", consts={"WG": 256}, when="gpu", fits=fits),
@@ -27,8 +27,9 @@ def _rows(shader: str, fits: str = "True") -> tuple[Kernel, ...]:
 
 
 def _logits(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> _Array:
-    values = 4.0 * rng.standard_normal(shape)
-    return np.round(values) + 0.0 * rng.choice([-1.0, 1.0], shape) if d.get("tied") else values
+    """With `tied` whole numbers, zeros of both signs among them."""
+    values: _Array = 4.0 * rng.standard_normal(shape)
+    return np.round(values) if d.get("tied") else values
 
 
 def _distinct_ids(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> _Array:
@@ -37,9 +38,10 @@ def _distinct_ids(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> 
 
 def _distribution(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> _Array:
     """Sums to 1; every fourth entry but the first is 0."""
-    values = rng.exponential(1.0, shape)
+    values: _Array = rng.exponential(1.0, shape)
     values[:, 4::4] = 0.0
-    return values / values.sum(axis=1, keepdims=True)
+    values /= values.sum(axis=1, keepdims=True)
+    return values
 
 
 def _targets(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> _Array:
@@ -87,7 +89,8 @@ def _topk(a: Arrays, d: Dims) -> Arrays:
 
 topk = Op(
     "topk",
-    "the K largest logits of a row: ids descending (the lower id first on ties), probs = their softmax among themselves",
+    "the K largest logits of a row: ids descending (the lower id first on ties), "
+    "probs = their softmax among themselves",
     args=(In("logits", "f32", "R V"), Out("ids", "u32", "R K"), Out("probs", "f32", "R K")),
     params="R V K",
     kernels=_rows("head/topk.wgsl", fits=f"K <= {MAX_K} and K <= V"),
@@ -123,7 +126,8 @@ def _kl_terms(a: Arrays, d: Dims) -> _Array:
     picked = np.take_along_axis(a["logits"], a["ids"].astype(np.int64), axis=1)
     safe = np.where(a["probs"] > 0, a["probs"], 1.0)
     size = np.abs(np.log(safe)) + np.abs(picked) + np.abs(a["lse"])[:, None]
-    return np.sum(a["probs"] * size, axis=1)
+    terms: _Array = np.sum(a["probs"] * size, axis=1)
+    return terms
 
 
 def _kl_mag(a: Arrays, d: Dims) -> Arrays:

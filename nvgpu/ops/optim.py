@@ -14,7 +14,7 @@ _Array = np.ndarray[Any, Any]
 
 # ── gradient norm ──
 
-_GROUPS = "max(1, min(256, cdiv(P, 1024)))".replace(" ", "")
+_GROUPS = "max(1,min(256,cdiv(P,1024)))"
 
 
 def sumsq_groups(count: int) -> int:
@@ -45,7 +45,7 @@ def _with_non_finite(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) 
 
 sumsq = Op(
     "sumsq",
-    "partial = per chunk of the vector (sum of g², count of non-finite g), both over the entries whose mask is not 0",
+    "partial = (sum of g², count of non-finite g) of every chunk, over the entries whose mask is not 0",
     args=(In("g", "f32", "P"), In("mask", "f32", "P"), Out("partial", "f32", "G 2")),
     params=f"P G={_GROUPS} chunk=cdiv(P,G)",
     kernels=(Kernel("chunks", "optim/sumsq.wgsl", grid="G", consts={"WG": 256}),),
@@ -87,7 +87,8 @@ def _floor(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> _Array:
 
 adam = Op(
     "adam",
-    "masked Adam: w -= lr m̂/(sqrt(v̂) + eps), times max(|w|, floor) where floor > 0; entries whose mask is 0 stay; g is zeroed",
+    "masked Adam: w -= lr m̂/(sqrt(v̂) + eps), times max(|w|, floor) where floor > 0; "
+    "entries whose mask is 0 stay; g is zeroed",
     args=(
         InOut("w", "f32", "P"),
         InOut("g", "f32", "P"),

@@ -202,7 +202,8 @@ class Op:
         """Record one dispatch.
 
         Buffers go by argument name; other keywords are dimensions (where no shape tells them) and params. A buffer may have
-        another shape than the record's, such as `[N, H*D]` for `N H D`, as long as the element count agrees.
+        another shape than the record's, such as `[N, H*D]` for `N H D`, as long as the element count agrees; one axis is
+        told by a buffer of any shape.
 
         Raises:
             GpuError: a missing or unknown argument, a dtype or size that does not fit, aliased outputs, or no kernel.
@@ -255,8 +256,9 @@ class Op:
     def _infer(self, buffers: list[Buffer], values: dict[str, Any]) -> Dims:
         dims = Dims(values)
         for arg, buffer in zip(self.args, buffers, strict=True):
-            if len(arg.shape) == len(buffer.shape):
-                for axis, size in zip(arg.shape, buffer.shape, strict=True):
+            shape = (buffer.size,) if len(arg.shape) == 1 else buffer.shape
+            if len(arg.shape) == len(shape):
+                for axis, size in zip(arg.shape, shape, strict=True):
                     if axis.isidentifier():
                         dims.setdefault(axis, size)
         try:

@@ -57,7 +57,8 @@ def qk_norm_rope_bwd(x: Array, w: Array, rstd: Array, table: Array, dy: Array, *
 def qk_norm_rope_dw(x: Array, rstd: Array, table: Array, dy: Array) -> Array:
     """dw [D]."""
     x, rstd, table, dy = f64(x, rstd, table, dy)
-    return np.sum(_rotate(dy, table, -1.0) * x * rstd[..., None], axis=(0, 1))
+    dw: Array = np.sum(_rotate(dy, table, -1.0) * x * rstd[..., None], axis=(0, 1))
+    return dw
 
 
 def _scores(q: Array, k: Array) -> Array:
@@ -82,7 +83,8 @@ def attention_fwd(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
 def attention_delta(o: Array, do: Array) -> Array:
     """[B, T, H]: sum over D of o·do."""
     o, do = f64(o, do)
-    return np.sum(o * do, axis=-1)
+    delta: Array = np.sum(o * do, axis=-1)
+    return delta
 
 
 def attention_bwd(

@@ -80,4 +80,5 @@ def col_scale(x: Array, g: Array) -> Array:
 def colsum_mul(a: Array, b: Array) -> Array:
     """[C]: sum over the rows of a·b, both [N, C]."""
     a, b = f64(a, b)
-    return np.einsum("nc,nc->c", a, b)
+    y: Array = np.einsum("nc,nc->c", a, b)
+    return y

@@ -71,7 +71,7 @@ def _sections(qkv: Array, Hk: int, Dk: int, Hv: int, Dv: int) -> tuple[Array, Ar
 def gdn_l2norm_fwd(
     qkv: Array, *, Hk: int, Dk: int, Hv: int, Dv: int, eps: float = 1e-6
 ) -> tuple[Array, Array, Array]:
-    """qkv [N, 2·Hk·Dk + Hv·Dv]: q and k of unit length (eps inside the root), q also times 1/sqrt(Dk); v as it is."""
+    """qkv [N, 2·Hk·Dk + Hv·Dv]: q, k of unit length (eps inside the root), q also times 1/sqrt(Dk); v."""
     (qkv,) = f64(qkv)
     q, k, v = _sections(qkv, Hk, Dk, Hv, Dv)
     unit = [x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + eps) for x in (q, k)]
@@ -91,65 +91,115 @@ def gdn_l2norm_bwd(
     return np.concatenate([p.reshape(len(qkv), -1) for p in (*parts, dv)], axis=1)
 
 
+def _dense(*arrays: Array) -> list[Array]:
+    """Float64 and contiguous, so that numba compiles one version."""
+    return [np.ascontiguousarray(a, np.float64) for a in arrays]
+
+
 def gdn_recurrence_fwd(q: Array, k: Array, v: Array, log_decay: Array, beta: Array) -> Array:
     """q, k [B, T, Hk, Dk], v [B, T, Hv, Dv], log_decay and beta [B, T, Hv]: o [B, T, Hv, Dv].
 
     Per value head: S decays, S += k ⊗ beta·(v - Sᵀk), o = Sᵀq. Value head h reads key head h // (Hv / Hk).
     """
-    q, k, v, log_decay, beta = f64(q, k, v, log_decay, beta)
-    return _forward(q, k, v, np.exp(log_decay), beta)
+    q, k, v, log_decay, beta = _dense(q, k, v, log_decay, beta)
+    o: Array = _forward(q, k, v, np.exp(log_decay), beta)
+    return o
 
 
 def gdn_recurrence_bwd(
     q: Array, k: Array, v: Array, log_decay: Array, beta: Array, do: Array
 ) -> tuple[Array, Array, Array, Array, Array]:
     """(dq, dk [B, T, Hk, Dk], dv [B, T, Hv, Dv], dlog_decay, dbeta [B, T, Hv])."""
-    q, k, v, log_decay, beta, do = f64(q, k, v, log_decay, beta, do)
+    q, k, v, log_decay, beta, do = _dense(q, k, v, log_decay, beta, do)
     return _backward(q, k, v, np.exp(log_decay), beta, do)  # type: ignore[no-any-return]
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
+def _update(S, decay, k, v, beta, gap, after):  # type: ignore[no-untyped-def]
+    """One token: gap = v - (decay·S)ᵀk, after = decay·S + k ⊗ beta·gap; `after` may be S itself."""
+    Dk, Dv = S.shape
+    for j in range(Dv):
+        gap[j] = v[j]
+    for i in range(Dk):
+        for j in range(Dv):
+            gap[j] -= k[i] * (decay * S[i, j])
+    for i in range(Dk):
+        for j in range(Dv):
+            after[i, j] = decay * S[i, j] + k[i] * (beta * gap[j])
+
+
+@numba.njit(cache=True)
 def _forward(q, k, v, decay, beta):  # type: ignore[no-untyped-def]
     B, T, Hv, Dv = v.shape
+    Dk = q.shape[3]
     rep = Hv // q.shape[2]
     o = np.zeros_like(v)
+    gap = np.empty(Dv)
     for b in range(B):
         for h in range(Hv):
-            S = np.zeros((q.shape[3], Dv))
+            S = np.zeros((Dk, Dv))
             for t in range(T):
-                kt, qt = k[b, t, h // rep], q[b, t, h // rep]
-                S = decay[b, t, h] * S
-                S = S + np.outer(kt, beta[b, t, h] * (v[b, t, h] - kt @ S))
-                o[b, t, h] = qt @ S
+                _update(S, decay[b, t, h], k[b, t, h // rep], v[b, t, h], beta[b, t, h], gap, S)
+                for i in range(Dk):
+                    for j in range(Dv):
+                        o[b, t, h, j] += q[b, t, h // rep, i] * S[i, j]
     return o
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
+def _token_bwd(S, after, dS, decay, q, k, beta, gap, do, dq, dk):  # type: ignore[no-untyped-def]
+    """One token backwards: dS, the gradient at `after`, becomes the one at S; adds to dq and dk.
+
+    Returns the gradient at beta·gap [Dv] and at ln(decay).
+    """
+    Dk, Dv = S.shape
+    ddelta = np.zeros(Dv)
+    for i in range(Dk):
+        for j in range(Dv):
+            dq[i] += after[i, j] * do[j]
+            dS[i, j] += q[i] * do[j]
+            ddelta[j] += k[i] * dS[i, j]
+    dlog = 0.0
+    for i in range(Dk):
+        for j in range(Dv):
+            decayed = decay * S[i, j]
+            dk[i] += beta * (dS[i, j] * gap[j] - decayed * ddelta[j])
+            d = dS[i, j] - k[i] * (beta * ddelta[j])
+            dlog += d * decayed
+            dS[i, j] = decay * d
+    return ddelta, dlog
+
+
+@numba.njit(cache=True)
 def _backward(q, k, v, decay, beta, do):  # type: ignore[no-untyped-def]
     B, T, Hv, Dv = v.shape
     Dk = q.shape[3]
     rep = Hv // q.shape[2]
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     dlog, dbeta = np.zeros_like(beta), np.zeros_like(beta)
+    states, gaps = np.zeros((T + 1, Dk, Dv)), np.empty((T, Dv))
     for b in range(B):
         for h in range(Hv):
-            states = np.zeros((T + 1, Dk, Dv))
+            g = h // rep
             for t in range(T):
-                kt = k[b, t, h // rep]
-                S = decay[b, t, h] * states[t]
-                states[t + 1] = S + np.outer(kt, beta[b, t, h] * (v[b, t, h] - kt @ S))
+                _update(
+                    states[t], decay[b, t, h], k[b, t, g], v[b, t, h], beta[b, t, h], gaps[t], states[t + 1]
+                )
             dS = np.zeros((Dk, Dv))
             for t in range(T - 1, -1, -1):
-                g, kt, qt = h // rep, k[b, t, h // rep], q[b, t, h // rep]
-                dS = dS + np.outer(qt, do[b, t, h])
-                dq[b, t, g] += states[t + 1] @ do[b, t, h]
-                S = decay[b, t, h] * states[t]
-                gap = v[b, t, h] - kt @ S
-                dd = kt @ dS
-                dk[b, t, g] += dS @ (beta[b, t, h] * gap) - S @ (beta[b, t, h] * dd)
-                dbeta[b, t, h] = np.sum(dd * gap)
-                dv[b, t, h] = beta[b, t, h] * dd
-                dSd = dS - np.outer(kt, beta[b, t, h] * dd)
-                dlog[b, t, h] = np.sum(dSd * S)
-                dS = decay[b, t, h] * dSd
+                ddelta, dlog[b, t, h] = _token_bwd(
+                    states[t],
+                    states[t + 1],
+                    dS,
+                    decay[b, t, h],
+                    q[b, t, g],
+                    k[b, t, g],
+                    beta[b, t, h],
+                    gaps[t],
+                    do[b, t, h],
+                    dq[b, t, g],
+                    dk[b, t, g],
+                )
+                dbeta[b, t, h] = np.sum(ddelta * gaps[t])
+                dv[b, t, h] = beta[b, t, h] * ddelta
     return dq, dk, dv, dlog, dbeta

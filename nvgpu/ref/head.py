@@ -21,7 +21,8 @@ def lse(logits: Array) -> Array:
     """[N]: log of the sum of exponentials."""
     (logits,) = f64(logits)
     top = logits.max(axis=1)
-    return top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
+    z: Array = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
+    return z
 
 
 def topk(logits: Array, k: int) -> tuple[Array, Array]:
@@ -50,10 +51,12 @@ def kl_full(t_logits: Array, s_logits: Array) -> Array:
     t_logits, s_logits = f64(t_logits, s_logits)
     t = t_logits - lse(t_logits)[:, None]
     s = s_logits - lse(s_logits)[:, None]
-    return np.sum(np.exp(t) * (t - s), axis=1)
+    kl: Array = np.sum(np.exp(t) * (t - s), axis=1)
+    return kl
 
 
 def nll(logits: Array, targets: Array) -> Array:
     """[N]: -log softmax at the target."""
     (logits,) = f64(logits)
-    return lse(logits) - np.take_along_axis(logits, targets.astype(np.int64)[:, None], axis=1)[:, 0]
+    picked: Array = np.take_along_axis(logits, targets.astype(np.int64)[:, None], axis=1)
+    return lse(logits) - picked[:, 0]

@@ -57,7 +57,7 @@ def blr_fwd(x: Array, paths: Sequence[Path]) -> Array:
     (x,) = f64(x)
     ones = np.ones
     y: Array = np.zeros((len(x), len(paths[0][0])))
-    for h, l, g, u, v in paths:  # noqa: E741  the format's own letters
+    for h, l, g, u, v in paths:
         t = sign_matmul_nt(x, g, v, ones(len(l)))
         y = y + sign_matmul_nt(t, l, u, h)
     return y
@@ -69,7 +69,7 @@ def blr_bwd(x: Array, paths: Sequence[Path], dy: Array) -> tuple[Array, list[tup
     dx: Array = np.zeros_like(x)
     grads = []
     for path in paths:
-        h, l, g = f64(*path[:3])  # noqa: E741
+        h, l, g = f64(*path[:3])
         U, V = unpack_signs(path[3], len(l)), unpack_signs(path[4], len(g))
         t = (x * g) @ V.T
         ds = (dy * h) @ U

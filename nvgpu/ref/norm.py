@@ -12,13 +12,15 @@ Array = np.ndarray[Any, Any]
 
 
 def _rstd(x: Array, eps: float) -> Array:
-    return 1.0 / np.sqrt(np.mean(x * x, axis=-1) + eps)
+    rstd: Array = 1.0 / np.sqrt(np.mean(x * x, axis=-1) + eps)
+    return rstd
 
 
 def through_norm(x: Array, rstd: Array, dxhat: Array) -> Array:
     """Gradient at x of x̂ = x·rstd, given the gradient at x̂; the norm runs over the last axis."""
     xhat = x * rstd[..., None]
-    return rstd[..., None] * (dxhat - xhat * np.mean(dxhat * xhat, axis=-1, keepdims=True))
+    dx: Array = rstd[..., None] * (dxhat - xhat * np.mean(dxhat * xhat, axis=-1, keepdims=True))
+    return dx
 
 
 def rms_norm_fwd(x: Array, w: Array, *, eps: float, gemma: bool) -> tuple[Array, Array]:
@@ -37,7 +39,8 @@ def rms_norm_bwd(x: Array, w: Array, rstd: Array, dy: Array, *, gemma: bool) -> 
 def rms_norm_dw(x: Array, rstd: Array, dy: Array) -> Array:
     """dw [C]."""
     x, rstd, dy = f64(x, rstd, dy)
-    return np.sum(dy * x * rstd[..., None], axis=0)
+    dw: Array = np.sum(dy * x * rstd[..., None], axis=0)
+    return dw
 
 
 def gated_rms_norm_fwd(x: Array, w: Array, z: Array, *, eps: float) -> tuple[Array, Array]:
@@ -57,4 +60,5 @@ def gated_rms_norm_bwd(x: Array, w: Array, z: Array, rstd: Array, dy: Array) -> 
 def gated_rms_norm_dw(x: Array, z: Array, rstd: Array, dy: Array) -> Array:
     """dw [D]."""
     x, z, rstd, dy = f64(x, z, rstd, dy)
-    return np.sum(dy * x * rstd[..., None] * silu(z), axis=(0, 1))
+    dw: Array = np.sum(dy * x * rstd[..., None] * silu(z), axis=(0, 1))
+    return dw

@@ -32,7 +32,7 @@ def adam(
     eps: float,
     gmul: float,
 ) -> tuple[Array, Array, Array]:
-    """(w, m1, m2) after step number `step` (from 1): masked Adam, relative to max(|w|, floor) where floor > 0."""
+    """(w, m1, m2) after step `step` (from 1): masked Adam, relative to max(|w|, floor) where floor > 0."""
     w, g, m1, m2, mask, floor = f64(w, g, m1, m2, mask, floor)
     g = g * gmul * mask
     m1 = b1 * m1 + (1 - b1) * g

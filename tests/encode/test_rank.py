@@ -53,7 +53,8 @@ def test_rank_stops_at_what_a_decomposition_can_fill():
 
 
 def test_unreachable_target_names_the_tensor_and_an_accepted_minimum():
-    with pytest.raises(InputError, match=r"^layers\.0\.k \[128, 256\]: 0\.1 bits per weight .* --paths 1 it is") as caught:
+    said = r"^layers\.0\.k \[128, 256\]: 0\.1 bits per weight .* --paths 1 it is"
+    with pytest.raises(InputError, match=said) as caught:
         choose_rank("layers.0.k", 128, 256, 0.1, 2)
     least = re.search(r"--paths 2 is ([0-9.]+); with --paths 1 it is ([0-9.]+)", str(caught.value))
     assert least is not None

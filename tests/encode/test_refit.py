@@ -13,7 +13,8 @@ def make(m=14, n=24, rank=8, paths=1, gram=True, seed=0):
     problem = Problem(rng.standard_normal((m, n)), rank, paths, x.T @ x / len(x) if gram else None)
     draw = rng.standard_normal
     return problem, [
-        Path(draw(m), signs(draw((m, rank))), draw(rank), signs(draw((rank, n))), draw(n)) for _ in range(paths)
+        Path(h=draw(m), u=signs(draw((m, rank))), l=draw(rank), v=signs(draw((rank, n))), g=draw(n))
+        for _ in range(paths)
     ]
 
 
@@ -102,5 +103,5 @@ def test_a_gram_of_lower_rank_than_its_size():
 def test_relative_error_is_weighted():
     problem, start = make()
     diff = problem.w - dense(start)
-    expected = np.sqrt(np.trace(diff @ problem.gram @ diff.T) / np.trace(problem.w @ problem.gram @ problem.w.T))
-    assert problem.relative_error(start) == pytest.approx(expected)
+    error, norm = (np.trace(a @ problem.gram @ a.T) for a in (diff, problem.w))
+    assert problem.relative_error(start) == pytest.approx(np.sqrt(error / norm))

@@ -29,8 +29,9 @@ def naive_svid(w, rank):
     l_v, g = np.abs(qu[:, 0]) * qs[0] ** 0.5, np.abs(qv[0]) * qs[0] ** 0.5
     for i in range(w.shape[0]):
         for j in range(w.shape[1]):
-            terms = (l_u[k] * l_v[k] * (1 if p[i, k] >= 0 else -1) * (1 if q[k, j] >= 0 else -1) for k in range(rank))
-            out[i, j] = h[i] * g[j] * sum(terms)
+            for k in range(rank):
+                sign = (1 if p[i, k] >= 0 else -1) * (1 if q[k, j] >= 0 else -1)
+                out[i, j] += h[i] * g[j] * l_u[k] * l_v[k] * sign
     return out
 
 
@@ -124,7 +125,8 @@ class TestHardMatrices:
 
 def test_normalise_keeps_the_term_and_balances_it():
     rng = np.random.default_rng(0)
-    p = Path(rng.random(24) * 1e3, signs(rng.random((24, 8)) - 0.5), rng.random(8), np.ones((8, 32)), rng.random(32))
+    u = signs(rng.standard_normal((24, 8)))
+    p = Path(h=rng.random(24) * 1e3, u=u, l=rng.random(8), v=np.ones((8, 32)), g=rng.random(32))
     q = normalise(p)
     np.testing.assert_allclose(q.dense(), p.dense(), rtol=1e-12)
     assert np.mean(q.h**2) == pytest.approx(np.mean(q.g**2))

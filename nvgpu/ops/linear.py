@@ -1,0 +1,301 @@
+"""GEMMs with dense and packed-sign weights, and the column scales and sums of binary low-rank linears.
+
+Weights are [M, K]. `nt` contracts over K (a linear's forward), `nn` over M (its input gradient). Sign weights are u32 words
+[M, W] with 32 signs each, read as they are: no dense matrix is ever made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nvgpu.ops.table import Arg, Arrays, Case, Dims, In, InOut, Kernel, Op, Out, case, full_case
+from nvgpu.ops.tolerance import matmul, pointwise, reduction
+from nvgpu.ref import elementwise as ref_elementwise
+from nvgpu.ref import linear as ref
+
+_HALF_NATIVE = ("half4_native", {"HALF4": "vec4<f16>"}, ("shader-f16",), ("f16",))
+_HALF_PACKED = ("half4_packed", {"HALF4": "vec2<u32>"}, (), ())
+
+
+def _kernels(shader: str, kind: str, *, acc: bool, half: bool = False) -> tuple[Kernel, ...]:
+    """Workgroup tiles on GPUs, register tiles on CPU adapters; kernels with matrix units would stand in front."""
+    width = "M" if kind == "nt" else "K"
+    bodies = (
+        ("tiles", "gpu", f"cdiv(N, 128) * cdiv({width}, 64)", {"ACC": acc}),
+        (
+            "registers",
+            "cpu",
+            f"cdiv(cdiv(N, ROWS) * cdiv({width}, 4 * COLS), WG)",
+            {"ACC": acc, "ROWS": 8, "COLS": 1, "WG": 8},
+        ),
+    )
+    storage = (_HALF_NATIVE, _HALF_PACKED) if half else (("", {}, (), ()),)
+    return tuple(
+        Kernel(
+            name + (f"-{lib.removeprefix('half4_')}" if lib else ""),
+            f"linear/{shader}.wgsl",
+            grid=grid,
+            consts=consts,
+            aliases=aliases,
+            libs=(*([f"lib/{lib}.wgsl"] if lib else []), f"lib/gemm_{kind}_{name}.wgsl"),
+            enables=enables,
+            when=when,
+            needs=needs,
+            fits="K % 4 == 0" if half else "True",
+        )
+        for name, when, grid, consts in bodies
+        for lib, aliases, needs, enables in storage
+    )
+
+
+_NT_FIELDS = "N M K inner=K outer=M lda=K x0=0"
+_NN_FIELDS = "N M K inner=M outer=K"
+
+
+def _weights(half: bool) -> Arg:
+    return In("w", "f16" if half else "f32", "M K")
+
+
+def _dense_cases(*, half: bool = False) -> tuple[Case, ...]:
+    """Aligned and odd sizes around the tiles, and model sizes; f16 rows are read as vec4."""
+    odd = () if half else (case(N=1, M=1, K=1), case(N=7, M=5, K=3), case(N=37, M=67, K=130))
+    return (
+        *odd,
+        case(N=3, M=64, K=64),
+        case(N=127, M=63, K=60),
+        case(N=129, M=65, K=68),
+        full_case(N=4096, M=3584, K=1024),
+    )
+
+
+def _with(cases: tuple[Case, ...], **more: Callable[[Any], int]) -> tuple[Case, ...]:
+    return tuple(Case({**c.values, **{k: f(c.values) for k, f in more.items()}}, c.quick) for c in cases)
+
+
+def _nt(a: Arrays, d: Dims) -> np.ndarray[Any, Any]:
+    return ref.matmul_nt(a["x"], a["w"])
+
+
+def _into(a: Arrays, d: Dims) -> Arrays:
+    a["y"][:, d.y0 : d.y0 + d.M] = _nt(a, d)
+    return {"y": a["y"]}
+
+
+def _into_mag(a: Arrays, d: Dims) -> Arrays:
+    mag = np.zeros_like(a["y"])
+    mag[:, d.y0 : d.y0 + d.M] = np.abs(a["x"]) @ np.abs(a["w"]).T
+    return {"y": mag}
+
+
+def _nn_acc(a: Arrays, d: Dims) -> Arrays:
+    return {"y": a["y"] + ref.matmul_nn(a["x"][:, d.x0 : d.x0 + d.M], a["w"])}
+
+
+def _nn_acc_mag(a: Arrays, d: Dims) -> Arrays:
+    return {"y": np.abs(a["y"]) + np.abs(a["x"][:, d.x0 : d.x0 + d.M]) @ np.abs(a["w"])}
+
+
+def _dense(half: bool) -> tuple[Op, Op, Op, Op]:
+    tail, words = ("_f16", " from f16 weights") if half else ("", "")
+    nt = Op(
+        f"matmul_nt{tail}",
+        f"y = x · wᵀ{words}",
+        args=(In("x", "f32", "N K"), _weights(half), Out("y", "f32", "N M")),
+        params=f"{_NT_FIELDS} ldy=M y0=0",
+        kernels=_kernels(f"matmul_nt{tail}", "nt", acc=False, half=half),
+        ref=lambda a, d: {"y": _nt(a, d)},
+        backward=f"matmul_nn{tail}",
+        tol=matmul("K"),
+        flops="2 * N * M * K",
+        mag=lambda a, d: {"y": np.abs(a["x"]) @ np.abs(a["w"]).T},
+        cases=_dense_cases(half=half),
+    )
+    into = Op(
+        f"matmul_nt_into{tail}",
+        f"columns y0 .. y0 + M of y = x · wᵀ{words}; the others stay",
+        args=(In("x", "f32", "N K"), _weights(half), InOut("y", "f32", "N ldy")),
+        params=f"{_NT_FIELDS} ldy y0",
+        kernels=_kernels(f"matmul_nt_into{tail}", "nt", acc=False, half=half),
+        ref=_into,
+        backward=f"matmul_nn_acc{tail}",
+        tol=matmul("K"),
+        flops="2 * N * M * K",
+        mag=_into_mag,
+        cases=_with(_dense_cases(half=half), ldy=lambda v: v["M"] + 9, y0=lambda v: 5),
+    )
+    nn = Op(
+        f"matmul_nn{tail}",
+        f"y = x · w{words}",
+        args=(In("x", "f32", "N M"), _weights(half), Out("y", "f32", "N K")),
+        params=f"{_NN_FIELDS} lda=M x0=0 ldy=K y0=0",
+        kernels=_kernels(f"matmul_nn{tail}", "nn", acc=False, half=half),
+        ref=lambda a, d: {"y": ref.matmul_nn(a["x"], a["w"])},
+        backward="none: it is the backward of matmul_nt; frozen weights need no gradient",
+        tol=matmul("M"),
+        flops="2 * N * M * K",
+        mag=lambda a, d: {"y": np.abs(a["x"]) @ np.abs(a["w"])},
+        cases=_dense_cases(half=half),
+    )
+    acc = Op(
+        f"matmul_nn_acc{tail}",
+        f"y += columns x0 .. x0 + M of x, times w{words}",
+        args=(In("x", "f32", "N lda"), _weights(half), InOut("y", "f32", "N K")),
+        params=f"{_NN_FIELDS} lda x0 ldy=K y0=0",
+        kernels=_kernels(f"matmul_nn_acc{tail}", "nn", acc=True, half=half),
+        ref=_nn_acc,
+        backward="none: it is the backward of matmul_nt_into; frozen weights need no gradient",
+        tol=matmul("M"),
+        flops="2 * N * M * K",
+        mag=_nn_acc_mag,
+        cases=_with(_dense_cases(half=half), lda=lambda v: v["M"] + 9, x0=lambda v: 5),
+    )
+    return nt, into, nn, acc
+
+
+matmul_nt, matmul_nt_into, matmul_nn, matmul_nn_acc = _dense(half=False)
+matmul_nt_f16, matmul_nt_into_f16, matmul_nn_f16, matmul_nn_acc_f16 = _dense(half=True)
+
+# ── packed signs ──
+
+
+def _words(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return ref.pack_signs(rng.choice([-1.0, 1.0], (d.M, d.K)))
+
+
+_SIGN_CASES = (
+    case(N=1, M=1, K=1),
+    case(N=3, M=64, K=40),
+    case(N=65, M=67, K=136),
+    case(N=129, M=65, K=64),
+    full_case(N=4096, M=3584, K=768),
+)
+
+
+def _signs(
+    name: str, summary: str, kind: str, *, out: bool = False, acc: bool = False, backward: str
+) -> Op:
+    inner = "K" if kind == "nt" else "M"
+    outer = "M" if kind == "nt" else "K"
+    result = f"N {outer}"
+    product = ref.sign_matmul_nt if kind == "nt" else ref.sign_matmul_nn
+
+    def scales(a: Arrays, d: Dims) -> np.ndarray[Any, Any]:
+        return a["cout"] if out else np.ones(d[outer])
+
+    def value(a: Arrays, d: Dims) -> Arrays:
+        return {"y": (a["y"] if acc else 0.0) + product(a["x"], a["cin"], a["w"], scales(a, d))}
+
+    def mag(a: Arrays, d: Dims) -> Arrays:
+        row = (np.abs(a["x"]) @ np.abs(a["cin"]))[:, None] * np.abs(scales(a, d))
+        return {"y": (np.abs(a["y"]) if acc else 0.0) + row}
+
+    return Op(
+        name,
+        summary,
+        args=(
+            In("x", "f32", f"N {inner}"),
+            In("cin", "f32", inner),
+            In("w", "u32", "M W"),
+            *([In("cout", "f32", outer)] if out else []),
+            (InOut if acc else Out)("y", "f32", result),
+        ),
+        params=(
+            (_NT_FIELDS + " ldy=M y0=0" if kind == "nt" else _NN_FIELDS + " lda=M x0=0 ldy=K y0=0")
+            + " W=cdiv(K,32)"
+        ),
+        kernels=_kernels(name, kind, acc=acc),
+        ref=value,
+        backward=backward,
+        tol=matmul(inner),
+        flops="2 * N * M * K",
+        init={"w": _words},
+        mag=mag,
+        cases=_SIGN_CASES,
+    )
+
+
+sign_matmul_nt = _signs(
+    "sign_matmul_nt", "y_nm = Σ_k x_nk cin_k s_mk from packed signs", "nt", backward="sign_matmul_nn"
+)
+sign_matmul_nt_scaled = _signs(
+    "sign_matmul_nt_scaled",
+    "y_nm = cout_m Σ_k x_nk cin_k s_mk from packed signs",
+    "nt",
+    out=True,
+    backward="sign_matmul_nn, colsum_mul_partial",
+)
+sign_matmul_nt_scaled_acc = _signs(
+    "sign_matmul_nt_scaled_acc",
+    "y_nm += cout_m Σ_k x_nk cin_k s_mk from packed signs",
+    "nt",
+    out=True,
+    acc=True,
+    backward="sign_matmul_nn, colsum_mul_partial",
+)
+sign_matmul_nn = _signs(
+    "sign_matmul_nn",
+    "y_nk = Σ_m x_nm cin_m s_mk from packed signs",
+    "nn",
+    backward="none: it is the backward of sign_matmul_nt",
+)
+
+# ── column scales and sums ──
+
+_WG = {"WG": 64}
+_COLUMN_CASES = (case(N=1, C=1), case(N=5, C=63), case(N=67, C=130), full_case(N=4096, C=3584))
+
+col_scale = Op(
+    "col_scale",
+    "y = x with column c times g[c]",
+    args=(In("x", "f32", "N C"), In("g", "f32", "C"), Out("y", "f32", "N C")),
+    params="N C",
+    kernels=(Kernel("entries", "linear/col_scale.wgsl", grid="cdiv(N * C, WG)", consts=_WG),),
+    ref=lambda a, d: {"y": ref_elementwise.col_scale(a["x"], a["g"])},
+    backward="col_scale, colsum_mul_partial",
+    tol=pointwise(),
+    flops="N * C",
+    cases=_COLUMN_CASES,
+)
+col_scale_acc = Op(
+    "col_scale_acc",
+    "y += x with column c times g[c]",
+    args=(In("x", "f32", "N C"), In("g", "f32", "C"), InOut("y", "f32", "N C")),
+    params="N C",
+    kernels=(Kernel("entries", "linear/col_scale_acc.wgsl", grid="cdiv(N * C, WG)", consts=_WG),),
+    ref=lambda a, d: {"y": a["y"] + ref_elementwise.col_scale(a["x"], a["g"])},
+    backward="col_scale, colsum_mul_partial",
+    tol=pointwise(),
+    flops="2 * N * C",
+    mag=lambda a, d: {"y": np.abs(a["y"]) + np.abs(a["x"] * a["g"])},
+    cases=_COLUMN_CASES,
+)
+
+
+def _chunks(a: Arrays, d: Dims, b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    parts = [slice(i * d.rows, (i + 1) * d.rows) for i in range(d.P)]
+    return np.stack([ref_elementwise.colsum_mul(a["a"][s], b[s]) for s in parts])
+
+
+colsum_mul_partial = Op(
+    "colsum_mul_partial",
+    "partial = column sums of a·b over P chunks of rows",
+    args=(In("a", "f32", "N C"), In("b", "f32", "N C"), Out("partial", "f32", "P C")),
+    params="N C P rows=cdiv(N,P)",
+    kernels=(
+        Kernel("columns", "linear/colsum_mul_partial.wgsl", grid="P * cdiv(C, WG)", consts={"WG": 64}),
+    ),
+    ref=lambda a, d: {"partial": _chunks(a, d, a["b"])},
+    backward="none: it forms parameter gradients",
+    tol=reduction("rows"),
+    flops="2 * N * C",
+    mag=lambda a, d: {"partial": np.abs(_chunks({"a": np.abs(a["a"])}, d, np.abs(a["b"])))},
+    cases=(
+        case(N=1, C=1, P=1),
+        case(N=5, C=63, P=2),
+        case(N=67, C=130, P=3),
+        full_case(N=4096, C=3584, P=64),
+    ),
+)

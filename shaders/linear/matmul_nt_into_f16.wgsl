@@ -1,0 +1,15 @@
+// matmul_nt_into_f16: columns y0 .. y0 + M of y = x · wᵀ from f16 weights
+// bind 0  in     x      f32[N, K]
+// bind 1  in     w      f16[M, K]
+// bind 2  inout  y      f32[N, ldy]
+// grid    tiles of the result; the body is one of lib/gemm_*.wgsl
+// numerics  f32 sums in the order of the contraction
+
+@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read> w: array<HALF4>;
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+@group(0) @binding(3) var<uniform> p: Params;
+
+//!include lib/gemm_io.wgsl
+//!include lib/scale_none.wgsl
+//!include lib/weights_f16.wgsl
