@@ -1,1 +1,1 @@
-"""Dense matrices to binary low-rank: the rank rule, initialisers, exact refits, and whole-file compression."""
+"""Dense matrices to binary low-rank: rank rule, initialisers, exact refits, whole-file compression."""

@@ -1,4 +1,4 @@
-"""Chat templates: messages to the text that a model was trained on, with the semantics of Hugging Face templates."""
+"""Chat templates: messages to the text a model was trained on, by the rules of Hugging Face templates."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The binary parts of a CMF file, checked: the 128-byte envelope with its section table, and the tensor directory."""
+"""The binary parts of a CMF file: the 128-byte envelope with its section table, and the tensor directory."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from nvgpu.errors import FormatError
 from nvgpu.formats import codecs
@@ -28,7 +29,7 @@ _RECORD = struct.Struct("<IHBB6IQQQ")
 
 @dataclass(frozen=True)
 class Envelope:
-    """`sections[name]` is (offset, length) in the file, (0, 0) where absent; a hash of 0 means that none was stored."""
+    """`sections[name]` is (offset, length) in the file, (0, 0) where absent; a hash of 0 was not stored."""
 
     features: int
     sections: Mapping[str, tuple[int, int]]
@@ -45,7 +46,7 @@ class Envelope:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A record of the directory; `offset` counts from the start of the data section, `hash` is hash64 of the payload."""
+    """A record of the directory: `offset` into the data section, `hash` is hash64 of the payload."""
 
     name: str
     dtype: Dtype
@@ -98,8 +99,8 @@ def parse_directory(data: bytes, data_bytes: int, where: str) -> dict[str, Tenso
     records_end = _COUNTS.size + count * _RECORD.size
     if not records_end <= pool <= len(data):
         raise FormatError(
-            f"{where}: tensor directory of {len(data)} bytes has {count} records, which end at {records_end}, "
-            f"and its names at {pool}"
+            f"{where}: tensor directory of {len(data)} bytes has {count} records, "
+            f"which end at {records_end}, and its names at {pool}"
         )
     entries: dict[str, TensorEntry] = {}
     names = data[pool:]
@@ -137,7 +138,8 @@ def _check_entry(entry: TensorEntry, data_bytes: int, where: str) -> None:
         raise FormatError(f"{what}: begins at {entry.offset}, expected a multiple of {TENSOR_ALIGN}")
     if entry.offset + entry.nbytes > data_bytes:
         raise FormatError(
-            f"{what}: spans bytes {entry.offset} to {entry.offset + entry.nbytes} of a data section of {data_bytes}"
+            f"{what}: spans bytes {entry.offset} to {entry.offset + entry.nbytes} "
+            f"of a data section of {data_bytes}"
         )
     expected = codecs.nbytes(entry.dtype, entry.shape, what)
     if expected is not None and entry.nbytes != expected:
@@ -163,7 +165,7 @@ def check_overlaps(envelope: Envelope, entries: Iterable[TensorEntry], where: st
         if e.nbytes
     ]
     spans.sort()
-    for (_, end, first), (begin, _, second) in zip(spans, spans[1:], strict=False):
+    for (_, end, first), (begin, _, second) in pairwise(spans):
         if begin < end:
             raise FormatError(f"{where}: {first} and {second} overlap")
 

@@ -1,7 +1,7 @@
 """hash64, the non-cryptographic 64-bit hash of CMF sections and tensors.
 
-The data is zero-padded to 8-byte little-endian words w_i. h = XOR of fmix64(w_i) ^ (i * 0x9E3779B97F4A7C15 mod
-2^64), then h ^= length in bytes, and the hash is fmix64(h); fmix64 is the finaliser of murmur3.
+The data is zero-padded to 8-byte little-endian words w_i. h = XOR of fmix64(w_i) ^ (i * 0x9E3779B97F4A7C15),
+modulo 2^64, then h ^= length in bytes, and the hash is fmix64(h); fmix64 is the finaliser of murmur3.
 """
 
 from __future__ import annotations

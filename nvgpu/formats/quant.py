@@ -4,10 +4,11 @@ q8_row: `[i8 rows*cols][f16 row scale]`, w = q row. q8_2f: `[i8 rows*cols][f16 r
 w = q row col. Scales are rounded to f16 first and q is chosen for the rounded ones, so that the error stays
 within half a step.
 
-The two fields of q8_2f should minimise the sum of squared steps, (sum row^2)(sum col^2), under row col >= |w|/127.
-From a column field c, row = max over the row of |w|/c and then col = max over the column of |w|/row is a fixed
-point: no field can shrink alone. Of two starts, c = 1 and the field that balances the RMS of rows and columns, the
-better fixed point is kept; so the sum of squared steps is never above that of q8_row.
+The two fields of q8_2f should minimise the sum of squared steps, (sum row^2)(sum col^2), under row col >=
+|w|/127. From a column field c, row = max over the row of |w|/c and then col = max over the column of
+|w|/row is a fixed point: no field can shrink alone. Of two starts, c = 1 and the field that balances the
+RMS of rows and columns, the better fixed point is kept; so the sum of squared steps is never above that
+of q8_row.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Text corpora: plain text and .jsonl files to ids, no more of a file than is needed.
 
-A plain file is one document, a line of a .jsonl file is one: an object with `text`, or else `messages`, rendered by
-the model's chat template. The ids of documents follow each other without a separator.
+A plain file is one document. A line of a .jsonl file is one: an object with `text`, or else with `messages`,
+rendered by the model's chat template. The ids of documents follow each other without a separator.
 
-Where only the first ids are wanted, a plain file is tokenised in chunks. A chunk ends after a line break that stands
-between two characters that are no white space. Tokenizers that split at white space before they merge (the Qwen and
-GPT families) then give the ids of the whole text; others may differ by a token at a chunk's edge. `read_all`
-tokenises a plain file as a whole.
+Where only the first ids are wanted, a plain file is tokenised in chunks. A chunk ends after a line break that
+stands between two characters that are no white space. Tokenizers that split at white space before they merge
+(the Qwen and GPT families) then give the ids of the whole text; others may differ by a token at a chunk's edge.
+`read_all` tokenises a plain file as a whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -108,7 +108,7 @@ def _shares(weights: Sequence[float], total: int) -> list[int]:
         edges.append(int(total * (running / whole)))
     if weights:
         edges[-1] = total
-    return [b - a for a, b in zip(edges, edges[1:], strict=False)]
+    return [b - a for a, b in pairwise(edges)]
 
 
 class _Stream:
@@ -158,21 +158,16 @@ def _batches(path: Path, tokenizer: Tokenizer) -> Iterator[list[str]]:
 def _chunks(blocks: Iterator[str]) -> Iterator[str]:
     """Cut at the last place of each block where a cut changes no token; see the head of this file."""
     held: list[str] = []
-    tail = ""  # the end of `held`, so that a cut at a block's edge is seen
     for block in blocks:
-        cut = None
-        for cut in _CUT.finditer(tail + block):
-            pass
-        if cut is None:
-            held.append(block)
+        edge = held[-1][-2:] if held else ""  # so that a cut at the border of two blocks is seen
+        cuts = [match.end() for match in _CUT.finditer(edge + block)]
+        if cuts:
+            at = cuts[-1] - len(edge)
+            yield "".join(held) + block[:at]
+            held = [block[at:]]
         else:
-            at = cut.end() - len(tail)
-            text = "".join(held) + block
-            at += len(text) - len(block)
-            yield text[:at]
-            held = [text[at:]]
-        tail = held[-1][-2:]
-    if any(held):
+            held.append(block)
+    if held:
         yield "".join(held)
 
 
@@ -184,7 +179,7 @@ def _text_blocks(path: Path) -> Iterator[str]:
         try:
             text, rest = data.decode("utf-8"), b""
         except UnicodeDecodeError as e:
-            if e.end < len(data) or len(data) - e.start > 3 or e.reason != "unexpected end of data":
+            if e.reason != "unexpected end of data":
                 raise FormatError(f"{path}: invalid UTF-8 at byte {offset + e.start}") from e
             text, rest = data[: e.start].decode("utf-8"), data[e.start :]
         yield text.removeprefix("\ufeff") if offset == 0 else text

@@ -85,13 +85,13 @@ class Tokenizer:
         return dict(self._inner.get_vocab(with_added_tokens=True))
 
     def render_chat(self, messages: Sequence[Message], where: str) -> str:
-        """A conversation as text, by the model's template or else ChatML; raises InputError naming `where`."""
+        """A conversation as text, by the model's template or else ChatML. Raises InputError naming `where`."""
         self.chat_fallback_used |= self._template.fallback
         return self._template.render(messages, where)
 
 
 def same_tokenizer(a: Tokenizer, b: Tokenizer) -> str | None:
-    """None if both map the same tokens to the same ids, else their first difference in id order, for a reader."""
+    """None if both map the same tokens to the same ids, else the first difference in id order, as text."""
     ours, theirs = a.vocab_map(), b.vocab_map()
     if ours == theirs:
         return None

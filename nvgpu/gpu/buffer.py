@@ -67,6 +67,10 @@ class Buffer:
             )
         return Buffer(name, shape, self.dtype, self.device, self.raw, self.offset + start)
 
+    def reshaped(self, *shape: int) -> Buffer:
+        """The same memory under another shape of as many elements."""
+        return self if shape == self.shape else self.view(shape)
+
     def overlaps(self, other: Buffer) -> bool:
         """Whether the two share bytes."""
         return (

@@ -113,6 +113,8 @@ class Device:
         ] = {}  # resolved op calls, kept here so that they live as long as their pipelines
         self._caches = _Caches()
         self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._fence = self.buffer("fence", (1,))
+        self.memory = MemoryAccount()  # the fence is not the caller's
 
     @property
     def max_binding(self) -> int:
@@ -278,9 +280,11 @@ class Device:
         return found
 
     def wait(self) -> None:
-        """Block until everything submitted has run."""
-        with translated("wait for the device"):
-            self.raw.queue.on_submitted_work_done_sync()
+        """Block until everything submitted has run.
+
+        By reading four bytes: wgpu-py 0.32 raises a TypeError in `on_submitted_work_done_sync`.
+        """
+        self._fence.read()
 
     def close(self) -> None:
         """Drop the caches and the device; buffers made on it are gone."""

@@ -60,6 +60,8 @@ class Head:
             logits_bytes or (_LOGITS_BYTES_CPU if device.is_cpu else _LOGITS_BYTES), device.max_binding
         )
         self._rows_at_once = max(budget // (4 * self.vocab) // _ROWS, 1) * _ROWS
+        self._forward = linear.matmul_nt_into_f16 if half else linear.matmul_nt_into
+        self._backward = linear.matmul_nn_acc_f16 if half else linear.matmul_nn_acc
         self._slices = list(
             _upload(device, weights, half, min(slice_bytes or device.max_binding, device.max_binding))
         )
@@ -129,7 +131,7 @@ class Head:
             dx = _part(dhidden, rows)
             rec.clear(dx)
             for s in self._slices:
-                linear.matmul_nn_acc(rec, x=dlogits, w=s.weight, y=dx, first=s.first)
+                self._backward(rec, x=dlogits, w=s.weight, y=dx, x0=s.first)
 
     def nll(self, rec: Recorder, ws: Workspace, hidden: Buffer, targets: Buffer, nll: Buffer) -> None:
         """nll `[N]` = -ln softmax at the targets u32 `[N]`, each below the vocabulary."""
@@ -174,7 +176,7 @@ class Head:
     def _logits(self, rec: Recorder, ws: Workspace, name: str, hidden: Buffer) -> Buffer:
         logits = ws.buf(name, (hidden.shape[0], self.vocab))
         for s in self._slices:
-            linear.matmul_nt_into(rec, x=hidden, w=s.weight, y=logits, first=s.first)
+            self._forward(rec, x=hidden, w=s.weight, y=logits, y0=s.first)
         return logits
 
     def _logits_lse(self, rec: Recorder, ws: Workspace, name: str, hidden: Buffer) -> tuple[Buffer, Buffer]:

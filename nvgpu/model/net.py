@@ -19,7 +19,7 @@ from nvgpu.layers.embedding import Embedding
 from nvgpu.layers.gain import Gain
 from nvgpu.layers.gdn import Gdn
 from nvgpu.layers.head import Head
-from nvgpu.layers.linear import BlrLinear, BlrPath, DenseLinear, Linear, PlaneLinear, words_from_bytes
+from nvgpu.layers.linear import BlrLinear, BlrPath, DenseLinear, Linear, words_from_bytes
 from nvgpu.layers.mlp import Mlp
 from nvgpu.model import names
 from nvgpu.model.geometry import Geometry
@@ -159,7 +159,7 @@ class _Loader:
                 raise InputError(
                     f"{self.model.path}: tensor {name} exceeds the range of f16; use --precision f32"
                 )
-            return PlaneLinear(name, role, self.keep(self.device.upload(name, half, "f16")))
+            return DenseLinear(name, role, self.keep(self.device.upload(name, half, "f16")))
         return DenseLinear(name, role, self.keep(self.device.upload(name, values)))
 
     def blr_linear(self, name: str, role: str, tensor: BlrTensor) -> Linear:

@@ -1,4 +1,4 @@
-"""Gated causal grouped-query attention: q/gate split, per-head norm with rotary embedding, and softmax attention."""
+"""Causal grouped-query attention: q/gate split, per-head norm with rotary embedding, softmax attention."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def _rope_cases(**extra: Any) -> tuple[Case, ...]:
 
 qk_norm_rope_fwd = Op(
     "qk_norm_rope_fwd",
-    "y = rope(x * rstd * w), or * (1 + w) (gemma), per head; row n has position n % T, dims (i, i + half) rotate together",
+    "y = rope(x * rstd * w), or * (1 + w) (gemma), per head; row n has position n % T, "
+    "dims i and i + half rotate together",
     args=(
         In("x", "f32", "N H D"),
         In("w", "f32", "D"),
@@ -217,7 +218,7 @@ _LANES = "1 if D <= 32 else 2 if D <= 64 else 4 if D <= 128 else 8"  # a lane ho
 
 
 def _tiles(shader: str, heads: str) -> tuple[Kernel, ...]:
-    """Fewer invocations on a CPU adapter: it runs a workgroup on one core, and smaller tiles skip more masked scores."""
+    """Fewer invocations on a CPU adapter: one core runs a workgroup, and small tiles skip more masked scores."""
     grid = f"N // T * {heads} * cdiv(T, WG // S)"
     return tuple(
         Kernel(name, shader, grid=grid, consts={"D": "D", "S": _LANES, "WG": wg}, when=when, fits=_FITS)
@@ -240,7 +241,7 @@ def _attention(a: Arrays, d: Dims) -> Arrays:
 
 
 class _Terms:
-    """Magnitudes behind every score, [B, H, T, T]: its own, and of its softmax weight, which its error moves."""
+    """Magnitudes behind every score, [B, H, T, T]: its own and its softmax weight's, which its error moves."""
 
     def __init__(self, a: Arrays, d: Dims, lse: Array) -> None:
         self.d = d
@@ -249,7 +250,7 @@ class _Terms:
         z = self.query_heads(lse[..., None])
         score = np.tril(np.ones((d.T, d.T))) * (np.abs(q) @ np.abs(k).swapaxes(-1, -2)) * d.scale
         exact_score = np.where(np.tril(np.ones((d.T, d.T), bool)), q @ k.swapaxes(-1, -2) * d.scale, -np.inf)
-        self.score = score
+        self.score: Array = score
         self.weight = np.exp(exact_score - z) * (1.0 + score + np.abs(z))
 
     def query_heads(self, x: Array) -> Array:
@@ -265,7 +266,7 @@ class _Terms:
 
     def by_key(self, x: Array) -> Array:
         """[B, H, T, D] summed over the query heads of a kv head, as [N, KV, D]."""
-        parts = x.reshape(self.d.N // self.d.T, self.d.KV, self.rep, self.d.T, -1).sum(axis=2)
+        parts: Array = x.reshape(self.d.N // self.d.T, self.d.KV, self.rep, self.d.T, -1).sum(axis=2)
         return parts.swapaxes(1, 2).reshape(self.d.N, self.d.KV, -1)
 
 
@@ -286,13 +287,13 @@ _ATTENTION_CASES = (
     case(N=64, H=2, KV=2, D=96, T=64),
     case(N=127, H=1, KV=1, D=128, T=127),
     case(N=37, H=4, KV=1, D=256, T=37),
-    case(N=16385, H=4, KV=4, D=4, T=1),
     full_case(N=1024, H=8, KV=2, D=256, T=512),
 )
 
 attention_fwd = Op(
     "attention_fwd",
-    "o = softmax(q kᵀ / sqrt(D)) v, causal within each window of T rows; query head h reads kv head h // (H / KV)",
+    "o = softmax(q kᵀ / sqrt(D)) v, causal within each window of T rows; "
+    "query head h reads kv head h // (H / KV)",
     args=(
         In("q", "f32", "N H D"),
         In("k", "f32", "N KV D"),
@@ -307,7 +308,7 @@ attention_fwd = Op(
     tol=reduction("T + D"),
     flops="2 * N * T * H * D",
     mag=_attention_mag,
-    cases=_ATTENTION_CASES,
+    cases=(*_ATTENTION_CASES, case(N=16385, H=4, KV=4, D=4, T=1)),
 )
 
 attention_delta = Op(
@@ -385,7 +386,7 @@ attention_bwd_dq = Op(
 
 attention_bwd_dkv = Op(
     "attention_bwd_dkv",
-    "dk and dv of attention_fwd, scores recomputed from lse; the query heads of a kv head are summed in order",
+    "dk and dv of attention_fwd, scores recomputed from lse; a kv head sums its query heads in order",
     args=(*_BWD_ARGS, Out("dk", "f32", "N KV D"), Out("dv", "f32", "N KV D")),
     params=f"N H KV T {_SCALE}",
     kernels=_tiles("attention/attention_bwd_dkv.wgsl", "KV"),

@@ -1,4 +1,4 @@
-"""Pointwise ops over E elements, conversions between f16 and f32, and the second half of every reduction over rows."""
+"""Pointwise ops over E elements, f16 and f32 conversions, and the last step of every reduction over rows."""
 
 from __future__ import annotations
 

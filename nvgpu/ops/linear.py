@@ -29,7 +29,7 @@ def _kernels(shader: str, kind: str, *, acc: bool, half: bool = False) -> tuple[
             "registers",
             "cpu",
             f"cdiv(cdiv(N, ROWS) * cdiv({width}, 4 * COLS), WG)",
-            {"ACC": acc, "ROWS": 8, "COLS": 1, "WG": 8},
+            {"ACC": acc, "ROWS": 16, "COLS": 2, "WG": 8},
         ),
     )
     storage = (_HALF_NATIVE, _HALF_PACKED) if half else (("", {}, (), ()),)

@@ -59,8 +59,9 @@ def _saved_rstd(a: Arrays, d: Dims) -> None:
 
 def _through_norm_mag(a: Arrays, dxhat: Array) -> Array:
     """Magnitude of the terms of dx, given |dxhat|."""
-    xhat = np.abs(a["x"] * a["rstd"][..., None])
-    return a["rstd"][..., None] * (dxhat + xhat * np.mean(dxhat * xhat, axis=-1, keepdims=True))
+    rstd = a["rstd"][..., None]
+    xhat: Array = np.abs(a["x"] * rstd)
+    return rstd * (dxhat + xhat * np.mean(dxhat * xhat, axis=-1, keepdims=True))
 
 
 _BWD_CASES = (
@@ -191,7 +192,7 @@ gated_rms_norm_bwd = Op(
     params="rows=N*H D",
     kernels=(Kernel("heads", "norm/gated_rms_norm_bwd.wgsl", grid="N * H", consts=_HEAD),),
     ref=_gated_bwd,
-    backward="none: it is the backward of gated_rms_norm_fwd, and the gain gets no gradient because it is frozen",
+    backward="none: it is the backward of gated_rms_norm_fwd; the gain is frozen and gets no gradient",
     tol=transcendental(),
     flops="20 * N * H * D",
     init=_INPUT,

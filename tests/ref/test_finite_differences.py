@@ -34,7 +34,10 @@ def upstream(rng: np.random.Generator, y: Array) -> Array:
 def test_swiglu() -> None:
     rng = rng_of("swiglu")
     i = {"gate": 3.0 * rng.standard_normal((3, 7)), "up": rng.standard_normal((3, 7))}
-    forward = lambda i: elementwise.swiglu_fwd(i["gate"], i["up"])  # noqa: E731
+
+    def forward(i: Inputs) -> Array:
+        return elementwise.swiglu_fwd(i["gate"], i["up"])
+
     dy = upstream(rng, forward(i))
     check(i, forward, dy, dict(zip(("gate", "up"), elementwise.swiglu_bwd(*i.values(), dy), strict=True)))
 
@@ -42,7 +45,10 @@ def test_swiglu() -> None:
 def test_sigmoid_gate() -> None:
     rng = rng_of("sigmoid_gate")
     i = {"x": rng.standard_normal((3, 7)), "gate": 3.0 * rng.standard_normal((3, 7))}
-    forward = lambda i: elementwise.sigmoid_gate_fwd(i["x"], i["gate"])  # noqa: E731
+
+    def forward(i: Inputs) -> Array:
+        return elementwise.sigmoid_gate_fwd(i["x"], i["gate"])
+
     dy = upstream(rng, forward(i))
     check(
         i, forward, dy, dict(zip(("x", "gate"), elementwise.sigmoid_gate_bwd(*i.values(), dy), strict=True))
@@ -64,7 +70,10 @@ def test_col_scale() -> None:
 def test_rms_norm(gemma: bool) -> None:
     rng = rng_of(f"rms_norm-{gemma}")
     i = {"x": rng.standard_normal((5, 13)), "w": rng.standard_normal(13)}
-    forward = lambda i: norm.rms_norm_fwd(i["x"], i["w"], eps=0.1, gemma=gemma)[0]  # noqa: E731
+
+    def forward(i: Inputs) -> Array:
+        return norm.rms_norm_fwd(i["x"], i["w"], eps=0.1, gemma=gemma)[0]
+
     _, rstd = norm.rms_norm_fwd(i["x"], i["w"], eps=0.1, gemma=gemma)
     dy = upstream(rng, i["x"])
     dx = norm.rms_norm_bwd(i["x"], i["w"], rstd, dy, gemma=gemma)
@@ -74,7 +83,10 @@ def test_rms_norm(gemma: bool) -> None:
 def test_gated_rms_norm() -> None:
     rng = rng_of("gated_rms_norm")
     i = {name: rng.standard_normal((3, 2, 7)) for name in "xz"} | {"w": rng.standard_normal(7)}
-    forward = lambda i: norm.gated_rms_norm_fwd(i["x"], i["w"], i["z"], eps=0.1)[0]  # noqa: E731
+
+    def forward(i: Inputs) -> Array:
+        return norm.gated_rms_norm_fwd(i["x"], i["w"], i["z"], eps=0.1)[0]
+
     _, rstd = norm.gated_rms_norm_fwd(i["x"], i["w"], i["z"], eps=0.1)
     dy = upstream(rng, i["x"])
     dx, dz = norm.gated_rms_norm_bwd(i["x"], i["w"], i["z"], rstd, dy)
@@ -99,7 +111,10 @@ def test_qk_norm_rope(gemma: bool, half: int) -> None:
     rng = rng_of(f"qk_norm_rope-{gemma}-{half}")
     table = attention.rope_table(3, 0.7 ** np.arange(half))
     i = {"x": rng.standard_normal((6, 3, 10)), "w": rng.standard_normal(10)}
-    run = lambda i: attention.qk_norm_rope_fwd(i["x"], i["w"], table, eps=0.1, gemma=gemma)  # noqa: E731
+
+    def run(i: Inputs) -> tuple[Array, Array]:
+        return attention.qk_norm_rope_fwd(i["x"], i["w"], table, eps=0.1, gemma=gemma)
+
     y, rstd = run(i)
     dy = upstream(rng, y)
     dx = attention.qk_norm_rope_bwd(i["x"], i["w"], rstd, table, dy, gemma=gemma)
@@ -136,7 +151,10 @@ def test_sign_matmul(M: int, K: int) -> None:
     signs = rng.choice([-1.0, 1.0], (M, K))
     words = linear.pack_signs(signs)
     i = {"x": rng.standard_normal((3, K)), "cin": rng.standard_normal(K), "cout": rng.standard_normal(M)}
-    forward = lambda i: linear.sign_matmul_nt(i["x"], i["cin"], words, i["cout"])  # noqa: E731
+
+    def forward(i: Inputs) -> Array:
+        return linear.sign_matmul_nt(i["x"], i["cin"], words, i["cout"])
+
     assert np.allclose(forward(i), i["x"] @ (i["cout"][:, None] * signs * i["cin"]).T)
     dy = rng.standard_normal((3, M))
     check(i, forward, dy, {"x": linear.sign_matmul_nn(dy, i["cout"], words, i["cin"])})
@@ -150,7 +168,10 @@ def test_blr(paths: int) -> None:
     i = {"x": rng.standard_normal((3, n))}
     for p in range(paths):
         i |= {f"{part}{p}": rng.standard_normal(size) for part, size in zip("hlg", (m, r, n), strict=True)}
-    all_paths = lambda i: [(*(i[f"{part}{p}"] for part in "hlg"), *signs[p]) for p in range(paths)]  # noqa: E731
+
+    def all_paths(i: Inputs) -> list[linear.Path]:
+        return [(*(i[f"{part}{p}"] for part in "hlg"), *signs[p]) for p in range(paths)]
+
     dy = rng.standard_normal((3, m))
     dx, scales = linear.blr_bwd(i["x"], all_paths(i), dy)
     grads = {"x": dx}
@@ -184,8 +205,13 @@ def test_gdn_l2norm() -> None:
     rng = rng_of("gdn_l2norm")
     dims = {"Hk": 2, "Dk": 5, "Hv": 6, "Dv": 3}
     i = {"qkv": rng.standard_normal((3, 2 * 10 + 18))}
-    flat = lambda parts: np.concatenate([p.reshape(3, -1) for p in parts], axis=1)  # noqa: E731
-    forward = lambda i: flat(gdn.gdn_l2norm_fwd(i["qkv"], **dims, eps=0.1))  # noqa: E731
+
+    def flat(parts: tuple[Array, ...]) -> Array:
+        return np.concatenate([p.reshape(3, -1) for p in parts], axis=1)
+
+    def forward(i: Inputs) -> Array:
+        return flat(gdn.gdn_l2norm_fwd(i["qkv"], **dims, eps=0.1))
+
     dy = rng.standard_normal((3, 38))
     parts = (dy[:, :10].reshape(3, 2, 5), dy[:, 10:20].reshape(3, 2, 5), dy[:, 20:].reshape(3, 6, 3))
     check(i, forward, dy, {"qkv": gdn.gdn_l2norm_bwd(i["qkv"], *parts, **dims, eps=0.1)})
