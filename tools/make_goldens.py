@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Computes tests/data/golden_*.npz with transformers; needs torch and transformers 5.17, which nvgpu itself does not.
+"""Computes tests/data/golden_*.npz; needs torch and transformers 5.17, which nvgpu itself does not.
 
 python tools/make_goldens.py [--out FOLDER]
 
-The models are the random ones of tests/random_model.py; an archive holds the config, the recipe's seed and what
-transformers gave in float32 on the CPU.
+The models are the random ones of tests/random_model.py. An archive holds the config, the weights or their
+seed, and what transformers gave in float32 on the CPU.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import transformers
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -31,6 +30,9 @@ TAIL = 4  # last positions of every window whose hidden states and logits are ke
 
 def load(config: dict[str, Any], tensors: dict[str, Array]) -> Any:
     """Qwen3_5ForCausalLM in float32 with exactly these tensors."""
+    import torch
+    import transformers  # not at the top: --help needs neither
+
     parsed = transformers.Qwen3_5TextConfig(**json.loads(json.dumps(config)))
     parsed._attn_implementation = "eager"
     model = transformers.Qwen3_5ForCausalLM(parsed).eval()
@@ -43,13 +45,15 @@ def load(config: dict[str, Any], tensors: dict[str, Array]) -> Any:
 
 def outputs(model: Any, ids: Array) -> tuple[list[Array], Array]:
     """(hidden states [B, T, C], logits [B, T, V])."""
+    import torch
+
     with torch.no_grad():
         out = model(torch.from_numpy(ids.astype(np.int64)), output_hidden_states=True, use_cache=False)
     return [h.numpy() for h in out.hidden_states], out.logits.numpy()
 
 
 def rope_params() -> dict[str, Array]:
-    """A model whose `rope_parameters` differ from the top-level values; weights and outputs are kept whole."""
+    """A model whose `rope_parameters` differ from the top-level values; all of it is kept."""
     config = make_config(
         linear_num_key_heads=1,
         linear_num_value_heads=2,
@@ -70,15 +74,15 @@ def odd_sizes() -> dict[str, Array]:
     config = make_config(**ODD)
     ids = np.random.default_rng(SEED).integers(0, config["vocab_size"], (3, 65)).astype(np.uint32)
     hidden, logits = outputs(load(config, make_tensors(config, SEED)), ids)
-    log_p = torch.log_softmax(torch.from_numpy(logits[:, :-1]).double(), dim=-1)
-    nll = -torch.gather(log_p, -1, torch.from_numpy(ids[:, 1:].astype(np.int64))[..., None])[..., 0]
+    scores = logits[:, :-1].astype(np.float64)
+    target = np.take_along_axis(scores, ids[:, 1:, None].astype(np.int64), axis=-1)[..., 0]
     kept = {f"hidden_tail_{i}": h[:, -TAIL:] for i, h in enumerate(hidden)}
     return {
         "config": np.array(json.dumps(config)),
         "seed": np.array(SEED),
         "ids": ids,
         "logits_tail": logits[:, -TAIL:],
-        "nll": nll.numpy(),
+        "nll": np.log(np.exp(scores).sum(axis=-1)) - target,
         **kept,
     }
 
@@ -92,7 +96,7 @@ def main() -> None:
     )
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
-    versions = np.array(f"transformers {transformers.__version__}, torch {torch.__version__}")
+    versions = np.array(", ".join(f"{name} {version(name)}" for name in ("transformers", "torch")))
     for name, make in (("rope_params", rope_params), ("odd_sizes", odd_sizes)):
         path = out / f"golden_{name}.npz"
         np.savez_compressed(path, versions=versions, **make())

@@ -32,7 +32,7 @@ from nvgpu.train.preflight import check_output
 )
 @click.option(
     "--paths",
-    default=1,
+    default=2,
     show_default=True,
     type=click.IntRange(1, 2),
     help="Binary low-rank paths a tensor; 2 share the budget.",

@@ -81,9 +81,13 @@ def read_file(path: Path) -> bytes:
 
 
 def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
-    """A JSON object from UTF-8 text; raises FormatError naming `where` for anything else."""
+    """A JSON object from UTF-8 text.
+
+    Raises:
+        FormatError: anything else, NaN, infinities and keys that stand twice included; names `where`.
+    """
     try:
-        value = json.loads(data.decode("utf-8"))
+        value = json.loads(data.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_unique_keys)
     except UnicodeDecodeError as e:
         raise FormatError(f"{where}: not UTF-8 at byte {e.start}") from e
     except json.JSONDecodeError as e:
@@ -93,6 +97,18 @@ def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FormatError(f"{where}: found a JSON {type(value).__name__}, expected an object")
     return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        raise ValueError(f"key {twice!r} stands twice")
+    return values
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

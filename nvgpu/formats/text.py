@@ -5,7 +5,7 @@ rendered by the model's chat template. The ids of documents follow each other wi
 
 Where only the first ids are wanted, a plain file is tokenised in chunks. A chunk ends after a line break that
 stands between two characters that are no white space. Tokenizers that split at white space before they merge
-(the Qwen and GPT families) then give the ids of the whole text; others may differ by a token at a chunk's edge.
+(the Qwen and GPT families) then give the ids of the whole text; others may differ at a chunk's edge.
 `read_all` tokenises a plain file as a whole.
 """
 
@@ -80,8 +80,8 @@ def read_all(path: Path, tokenizer: Tokenizer) -> Ids:
 def split_budget(sources: Sequence[TextSource], tokenizer: Tokenizer, budget: int) -> list[Ids]:
     """The ids of every source, `budget` in all, shared in proportion to the weights.
 
-    What a source is too small to give goes to the others, again by weight; with too little text in all of them
-    everything is returned. Shares are rounded so that they add up. Raises as `tokens`.
+    What a source is too small to give goes to the others, again by weight; with too little text in all
+    of them everything is returned. Shares are rounded so that they add up. Raises as `tokens`.
     """
     streams = [_Stream(source, tokenizer) for source in sources]
     shares = [0] * len(streams)

@@ -85,7 +85,7 @@ class Tokenizer:
         return dict(self._inner.get_vocab(with_added_tokens=True))
 
     def render_chat(self, messages: Sequence[Message], where: str) -> str:
-        """A conversation as text, by the model's template or else ChatML. Raises InputError naming `where`."""
+        """A conversation as text, by the model's template or ChatML. Raises InputError naming `where`."""
         self.chat_fallback_used |= self._template.fallback
         return self._template.render(messages, where)
 
@@ -115,7 +115,7 @@ def _special_tokens(inner: tokenizers.Tokenizer, bundle: Mapping[str, Any]) -> d
 
 
 def _guarded(call: Callable[[], T], where: str, what: str) -> T:
-    """Run a call into the library; its exceptions, and the panics of the Rust below it, become FormatError."""
+    """Call into the library; its exceptions, and the panics of the Rust below it, become FormatError."""
     try:
         return call()
     except (KeyboardInterrupt, SystemExit, MemoryError):

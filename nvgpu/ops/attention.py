@@ -218,7 +218,7 @@ _LANES = "1 if D <= 32 else 2 if D <= 64 else 4 if D <= 128 else 8"  # a lane ho
 
 
 def _tiles(shader: str, heads: str) -> tuple[Kernel, ...]:
-    """Fewer invocations on a CPU adapter: one core runs a workgroup, and small tiles skip more masked scores."""
+    """Fewer invocations on a CPU adapter: it runs a workgroup on one core; small tiles skip more scores."""
     grid = f"N // T * {heads} * cdiv(T, WG // S)"
     return tuple(
         Kernel(name, shader, grid=grid, consts={"D": "D", "S": _LANES, "WG": wg}, when=when, fits=_FITS)
@@ -241,7 +241,7 @@ def _attention(a: Arrays, d: Dims) -> Arrays:
 
 
 class _Terms:
-    """Magnitudes behind every score, [B, H, T, T]: its own and its softmax weight's, which its error moves."""
+    """Magnitudes behind every score, [B, H, T, T]: its own, and its softmax weight's under its error."""
 
     def __init__(self, a: Arrays, d: Dims, lse: Array) -> None:
         self.d = d

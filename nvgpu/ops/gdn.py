@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nvgpu.ops.table import Arrays, Case, Dims, In, InOut, Kernel, Op, Out, case, cdiv, full_case
-from nvgpu.ops.tolerance import matmul, reduction, scan, transcendental
+from nvgpu.ops.tolerance import magnitude, matmul, reduction, scan, transcendental
 from nvgpu.ref import gdn as ref
 from nvgpu.ref import gdn_chunks as stages
 
@@ -27,10 +27,17 @@ def chunks(T: int) -> int:
     return cdiv(T, CHUNK)
 
 
+def _by_width(
+    shader: str, grid: str, fits: str, *, cpu: int, gpu: int, consts: Mapping[str, str | int] | None = None
+) -> tuple[Kernel, ...]:
+    """The same kernel with few invocations for CPU adapters, where a barrier costs more than a longer loop."""
+    return (
+        Kernel("narrow", shader, grid=grid, consts={**(consts or {}), "WG": cpu}, when="cpu", fits=fits),
+        Kernel("wide", shader, grid=grid, consts={**(consts or {}), "WG": gpu}, when="gpu", fits=fits),
+    )
+
+
 # ── convolution ──
-
-_CONV = "conv_silu"
-
 
 def _windows(x: _Array, d: Dims) -> _Array:
     """[N, ...] as [B, T, ...]."""
@@ -196,9 +203,7 @@ gdn_l2norm_fwd = Op(
         Out("v", "f32", "N Hv Dv"),
     ),
     params="N Hk Dk Hv Dv eps:f32",
-    kernels=(
-        Kernel("heads", "gdn/gdn_l2norm_fwd.wgsl", grid="N * (2 * Hk + Hv)", consts={"WG": 32}),
-    ),
+    kernels=_by_width("gdn/gdn_l2norm_fwd.wgsl", "N * (2 * Hk + Hv)", "True", cpu=8, gpu=32),
     ref=_l2_fwd,
     backward="gdn_l2norm_bwd",
     tol=reduction("Dk"),
@@ -218,9 +223,7 @@ gdn_l2norm_bwd = Op(
         Out("dqkv", "f32", _QKV),
     ),
     params="N Hk Dk Hv Dv eps:f32",
-    kernels=(
-        Kernel("heads", "gdn/gdn_l2norm_bwd.wgsl", grid="N * (2 * Hk + Hv)", consts={"WG": 32}),
-    ),
+    kernels=_by_width("gdn/gdn_l2norm_bwd.wgsl", "N * (2 * Hk + Hv)", "True", cpu=8, gpu=32),
     ref=_l2_bwd,
     backward="none: a backward",
     tol=reduction("Dk"),
@@ -364,29 +367,22 @@ _RATES, _PAIRS = In("rates", "f32", "N Hv 4"), In("pairs", "f32", "N Hv 2 L")
 _STATES = "G NC Dk Dv"
 
 
-def _columns(shader: str, scale: str) -> tuple[Kernel, ...]:
-    """State columns in registers; on CPU adapters more of them per invocation, since loads of k and q dominate there."""
-    grid = f"{scale} * cdiv(Dv // W, WG)"
+def _columns(shader: str, scale: str, axis: str = "Dv", *, libs: bool = False) -> tuple[Kernel, ...]:
+    """An element of `axis`, or four, per invocation; four on CPU adapters, where loads of what all share dominate."""
     consts = {"DK": "Dk", "DV": "Dv", "L": "L"}
-    return (
+    grid = f"{scale} * cdiv({axis} // W, WG)"
+    return tuple(
         Kernel(
-            "vec4",
+            name,
             shader,
             grid=grid,
-            consts={**consts, "W": 4, "WG": 8},
-            aliases={"COL": "vec4<f32>"},
-            when="cpu",
+            consts={**consts, "W": width, "WG": lanes},
+            aliases={"COL": kind},
+            libs=(f"lib/columns_{width}.wgsl",) if libs else (),
+            when=when,
             fits=_HEADS,
-        ),
-        Kernel(
-            "scalar",
-            shader,
-            grid=grid,
-            consts={**consts, "W": 1, "WG": 32},
-            aliases={"COL": "f32"},
-            when="gpu",
-            fits=_HEADS,
-        ),
+        )
+        for name, when, width, kind, lanes in (("vec4", "cpu", 4, "vec4<f32>", 8), ("scalar", "gpu", 1, "f32", 32))
     )
 
 
@@ -504,45 +500,69 @@ gdn_states_bwd = Op(
 
 
 def _reads(a: Arrays, d: Dims) -> Arrays:
-    states = [_all_scans(a[name], d) for name in ("states", "dstates")]
-    reads, carry = stages.gdn_reads(*_take(a, d, "dout dv gap rates"), *states, chunk=d.L)
-    return {"reads": _update(a["reads"], reads, d), "carry": _update(a["carry"], carry, d)}
+    x, rates = _take(a, d, "x rates")
+    read = stages.gdn_reads(x, rates, _all_scans(a["states"], d), kind=d.kind, chunk=d.L)
+    reads = _windows(a["reads"], d).copy()
+    reads[..., d.kind, :] = _update(reads[..., d.kind, :], read, d)
+    return {"reads": reads}
 
 
 def _reads_mag(a: Arrays, d: Dims) -> Arrays:
     return {k: np.abs(v) for k, v in _reads({k: np.abs(v) for k, v in a.items()}, d).items()}
 
 
+def _with_kind(given: Case, kind: int) -> Case:
+    return Case({**given.values, "kind": kind}, given.quick)
+
+
 gdn_reads = Op(
     "gdn_reads",
-    "what the chunk-boundary states give dq (0), dk (1, 2) and dlog_decay (carry), for a group of scans",
+    "what the chunk-boundary states give dq (kind 0, x = dout) and dk (kind 1, x = dv; kind 2, x = gap and dstates), for a "
+    "group of scans",
     args=(
-        _DOUT,
-        In("dv", "f32", "N Hv Dv"),
-        _GAP,
+        In("x", "f32", "N Hv Dv"),
+        _RATES,
+        In("states", "f32", _STATES),
+        InOut("reads", "f32", "N Hv 3 Dk"),
+    ),
+    params=f"kind {_GROUP}",
+    kernels=_columns("gdn/gdn_reads.wgsl", "G * NC", "Dk", libs=True),
+    ref=_reads,
+    backward="none: a backward",
+    tol=matmul("Dv"),
+    mag=_reads_mag,
+    flops="G * T * 2 * Dk * Dv",
+    init=_INIT,
+    cases=tuple(_with_kind(c, i % 3) for i, c in enumerate(_GROUP_CASES)),
+)
+
+
+def _carry(a: Arrays, d: Dims) -> Arrays:
+    states = [_all_scans(a[name], d) for name in ("states", "dstates")]
+    carry = stages.gdn_carry(_windows(a["rates"], d), *states, chunk=d.L)
+    return {"carry": _update(a["carry"], carry, d)}
+
+
+def _carry_mag(a: Arrays, d: Dims) -> Arrays:
+    return _carry({k: np.abs(v) for k, v in a.items()}, d)
+
+
+gdn_carry = Op(
+    "gdn_carry",
+    "sum(state * dstate) times the chunk's whole decay, for each of its tokens (to dlog_decay), for a group of scans",
+    args=(
         _RATES,
         In("states", "f32", _STATES),
         In("dstates", "f32", _STATES),
-        InOut("reads", "f32", "N Hv 3 Dk"),
         InOut("carry", "f32", "N Hv"),
     ),
     params=_GROUP,
-    kernels=tuple(
-        Kernel(
-            name,
-            "gdn/gdn_reads.wgsl",
-            grid="G * NC",
-            consts={"DK": "Dk", "DV": "Dv", "L": "L", "WG": width},
-            when=when,
-            fits=_HEADS,
-        )
-        for name, when, width in (("narrow", "cpu", 32), ("wide", "gpu", 128))
-    ),
-    ref=_reads,
+    kernels=_by_width("gdn/gdn_carry.wgsl", "G * NC", _HEADS, cpu=8, gpu=128, consts={"DK": "Dk", "DV": "Dv", "L": "L"}),
+    ref=_carry,
     backward="none: a backward",
-    tol={"reads": matmul("Dv"), "carry": matmul("Dk * Dv")},
-    mag=_reads_mag,
-    flops="G * T * 6 * Dk * Dv",
+    tol=matmul("Dk * Dv"),
+    mag=_carry_mag,
+    flops="G * NC * 2 * Dk * Dv",
     init=_INIT,
     cases=_GROUP_CASES,
 )
@@ -554,10 +574,10 @@ def _pairs_bwd(a: Arrays, d: Dims) -> Arrays:
 
 
 def _pairs_bwd_mag(a: Arrays, d: Dims) -> Arrays:
-    """Magnitudes; the sign of log_decay matters, and one product enters with a minus."""
+    """Magnitudes, with a floor for what decays to nothing; rates keep their sign, one product enters with a minus."""
     positive = {k: v if k == "rates" else np.abs(v) for k, v in a.items()}
     flipped = {**positive, "ddelta": -positive["ddelta"]}
-    return {k: np.abs(v) for k, v in _pairs_bwd(flipped, d).items()}
+    return {k: magnitude(v) for k, v in _pairs_bwd(flipped, d).items()}
 
 
 gdn_pairs_bwd = Op(
@@ -621,11 +641,13 @@ gdn_dqk = Op(
             name,
             "gdn/gdn_dqk.wgsl",
             grid="N // T * Hv * NC",
-            consts={"DK": "Dk", "L": "L", "WG": width},
+            consts={"DK": "Dk", "L": "L", "W": width, "WG": lanes},
+            aliases={"COL": kind},
+            libs=(f"lib/columns_{width}.wgsl",),
             when=when,
             fits="Dk % 4 == 0",
         )
-        for name, when, width in (("narrow", "cpu", 32), ("wide", "gpu", 64))
+        for name, when, width, kind, lanes in (("vec4", "cpu", 4, "vec4<f32>", 32), ("scalar", "gpu", 1, "f32", 64))
     ),
     ref=_dqk,
     backward="none: a backward",

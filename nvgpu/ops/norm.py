@@ -61,7 +61,8 @@ def _through_norm_mag(a: Arrays, dxhat: Array) -> Array:
     """Magnitude of the terms of dx, given |dxhat|."""
     rstd = a["rstd"][..., None]
     xhat: Array = np.abs(a["x"] * rstd)
-    return rstd * (dxhat + xhat * np.mean(dxhat * xhat, axis=-1, keepdims=True))
+    dx: Array = rstd * (dxhat + xhat * np.mean(dxhat * xhat, axis=-1, keepdims=True))
+    return dx
 
 
 _BWD_CASES = (

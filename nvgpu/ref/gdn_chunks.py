@@ -88,7 +88,9 @@ def gdn_out(q: Array, rates: Array, pairs: Array, gap: Array, states: Array) -> 
     return o
 
 
-def gdn_states_bwd(q: Array, k: Array, rates: Array, dout: Array, *, chunk: int) -> tuple[Array, Array, Array]:
+def gdn_states_bwd(
+    q: Array, k: Array, rates: Array, dout: Array, *, chunk: int
+) -> tuple[Array, Array, Array]:
     """(ddelta, dv = beta ddelta [B, T, Hv, Dv], dstates [B, Hv, NC, Dk, Dv]), token by token; delta = beta gap."""
     q, k, rates, dout = f64(q, k, rates, dout)
     B, T, Hv, Dv = dout.shape
@@ -126,30 +128,34 @@ def gdn_pairs_bwd(
     return dpairs, dlog, np.sum(ddelta * gap, axis=-1)
 
 
-def gdn_reads(
-    dout: Array, dv: Array, gap: Array, rates: Array, states: Array, dstates: Array, *, chunk: int
-) -> tuple[Array, Array]:
-    """(reads [B, T, Hv, 3, Dk], carry [B, T, Hv]): what states and dstates give dq (0), dk (1, 2) and dlog_decay."""
-    dout, dv, gap, rates, states, dstates = f64(dout, dv, gap, rates, states, dstates)
-    B, T, Hv, _ = gap.shape
-    reads, carry = np.zeros((B, T, Hv, 3, states.shape[3])), np.zeros((B, T, Hv))
-    for c, at in _chunks(T, chunk):
-        sources = (
-            (rates[:, at, :, 1, None] * dout[:, at], states),
-            (-rates[:, at, :, 1, None] * dv[:, at], states),
-            (rates[:, at, :, 0, None] * rates[:, at, :, 2, None] * gap[:, at], dstates),
-        )
-        for kind, (x, S) in enumerate(sources):
-            reads[:, at, :, kind] = np.einsum("bhij,bthj->bthi", S[:, :, c], x)
+def gdn_reads(x: Array, rates: Array, states: Array, *, kind: int, chunk: int) -> Array:
+    """reads[..., kind, :] [B, T, Hv, Dk], from x [B, T, Hv, Dv].
+
+    kind 0: decayed state · dout, to dq; 1: -decayed state · dv, to dk; 2 (with dstates for states): dstate · what token t
+    adds to the chunk's last state, to dk, from gap.
+    """
+    x, rates, states = f64(x, rates, states)
+    factor = (rates[..., 1], -rates[..., 1], rates[..., 0] * rates[..., 2])[kind]
+    reads = np.zeros((*x.shape[:3], states.shape[3]))
+    for c, at in _chunks(x.shape[1], chunk):
+        reads[:, at] = np.einsum("bhij,bthj->bthi", states[:, :, c], factor[:, at, :, None] * x[:, at])
+    return reads
+
+
+def gdn_carry(rates: Array, states: Array, dstates: Array, *, chunk: int) -> Array:
+    """[B, T, Hv]: sum(state * dstate) times the chunk's whole decay, the same for all of its tokens."""
+    rates, states, dstates = f64(rates, states, dstates)
+    carry = np.zeros(rates.shape[:3])
+    for c, at in _chunks(rates.shape[1], chunk):
         both = np.sum(states[:, :, c] * dstates[:, :, c], axis=(2, 3))
         carry[:, at] = (both * rates[:, at.stop - 1, :, 1])[:, None]
-    return reads, carry
+    return carry
 
 
 def gdn_dqk(
     q: Array, k: Array, dpairs: Array, reads: Array, carry: Array, dlog_decay: Array
 ) -> tuple[Array, Array, Array]:
-    """(dq, dk [B, T, Hv, Dk] per value head, dlog_decay [B, T, Hv] with the states' part added)."""
+    """(dq, dk [B, T, Hv, Dk] per value head, dlog_decay [B, T, Hv] with the states' part added); reads [B, T, Hv, 3, Dk]."""
     q, k, dpairs, reads, carry, dlog_decay = f64(q, k, dpairs, reads, carry, dlog_decay)
     Hv = carry.shape[2]
     q, k = _per_value_head(q, Hv), _per_value_head(k, Hv)

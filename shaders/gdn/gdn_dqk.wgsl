@@ -7,22 +7,26 @@
 // bind 5  out    dq          f32[N, Hv, Dk]
 // bind 6  out    dk          f32[N, Hv, Dk]
 // bind 7  inout  dlog_decay  f32[N, Hv]
-// const   DK  head dim; L tokens per chunk; WG invocations, at least L
+// const   DK  head dim; W of its elements per invocation; L tokens per chunk; WG invocations, at least L
+// alias   COL  f32 or a vector of W elements
+// lib     lib/columns_1.wgsl or lib/columns_4.wgsl
 // grid    B * Hv * NC
 // numerics  f32, sums in a fixed order; log_decay_r collects only terms that its decay multiplies
 // see     gdn_reads.wgsl, gdn_pairs_bwd.wgsl
 
-@group(0) @binding(0) var<storage, read> q: array<f32>;
-@group(0) @binding(1) var<storage, read> k: array<f32>;
+@group(0) @binding(0) var<storage, read> q: array<COL>;
+@group(0) @binding(1) var<storage, read> k: array<COL>;
 @group(0) @binding(2) var<storage, read> dpairs: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read> reads: array<f32>;
+@group(0) @binding(3) var<storage, read> reads: array<COL>;
 @group(0) @binding(4) var<storage, read> carry: array<f32>;
-@group(0) @binding(5) var<storage, read_write> dq: array<f32>;
-@group(0) @binding(6) var<storage, read_write> dk: array<f32>;
+@group(0) @binding(5) var<storage, read_write> dq: array<COL>;
+@group(0) @binding(6) var<storage, read_write> dk: array<COL>;
 @group(0) @binding(7) var<storage, read_write> dlog_decay: array<f32>;
 @group(0) @binding(8) var<uniform> p: Params;
 
 //!include lib/group_index.wgsl
+
+const COLS = DK / W;
 
 var<workgroup> onward: array<f32, L>;  // what all decays from the chunk's start up to token t multiply
 var<workgroup> away: array<f32, L>;    // what all decays behind token t multiply
@@ -44,49 +48,53 @@ fn main(
     let kh = h / (p.Hv / p.Hk);
     let n0 = b * p.T + c * L;
     let last = min(L, p.T - c * L) - 1u;
-    for (var i = lane; i < DK; i += WG) {
-        var ks: array<f32, L>;   // 0 behind the last row
-        var dks: array<f32, L>;
+    var ks: array<COL, L>;
+    var dks: array<COL, L>;
+    for (var i = lane; i < COLS; i += WG) {
+        dks = array<COL, L>();
         for (var t = 0u; t <= last; t++) {
-            ks[t] = k[((n0 + t) * p.Hk + kh) * DK + i];
+            ks[t] = k[((n0 + t) * p.Hk + kh) * COLS + i];
         }
         for (var t = 0u; t <= last; t++) {
             let head = (n0 + t) * p.Hv + h;
-            let qt = q[((n0 + t) * p.Hk + kh) * DK + i];
+            let qt = q[((n0 + t) * p.Hk + kh) * COLS + i];
             let kt = ks[t];
-            let at = head * (2u * L / 4u);
-            var sum_q = reads[head * (3u * DK) + i];
-            var sum_k = reads[head * (3u * DK) + DK + i] + reads[head * (3u * DK) + 2u * DK + i];
+            let read = head * (3u * COLS) + i;
+            var sum_q = reads[read];
+            var sum_k = reads[read + COLS] + reads[read + 2u * COLS];
+            // the products of t with the tokens s <= t; those of the last four that lie behind t are 0
             for (var s = 0u; s <= t / 4u; s++) {
-                let dkk = dpairs[at + s];
-                let dqk = dpairs[at + L / 4u + s];
-                let k4 = vec4<f32>(ks[4u * s], ks[4u * s + 1u], ks[4u * s + 2u], ks[4u * s + 3u]);
-                sum_q += dot(dqk, k4);
-                sum_k += dot(dkk, k4);
-                let d4 = dqk * qt + dkk * kt;
-                dks[4u * s] += d4.x;
-                dks[4u * s + 1u] += d4.y;
-                dks[4u * s + 2u] += d4.z;
-                dks[4u * s + 3u] += d4.w;
+                let kk = dpairs[head * (2u * L / 4u) + s];
+                let qk = dpairs[head * (2u * L / 4u) + L / 4u + s];
+                let k0 = ks[4u * s];
+                let k1 = ks[4u * s + 1u];
+                let k2 = ks[4u * s + 2u];
+                let k3 = ks[4u * s + 3u];
+                sum_q += qk.x * k0 + qk.y * k1 + qk.z * k2 + qk.w * k3;
+                sum_k += kk.x * k0 + kk.y * k1 + kk.z * k2 + kk.w * k3;
+                dks[4u * s] += qk.x * qt + kk.x * kt;
+                dks[4u * s + 1u] += qk.y * qt + kk.y * kt;
+                dks[4u * s + 2u] += qk.z * qt + kk.z * kt;
+                dks[4u * s + 3u] += qk.w * qt + kk.w * kt;
             }
-            dq[head * DK + i] = sum_q;
+            dq[head * COLS + i] = sum_q;
             dks[t] += sum_k;
         }
         for (var t = 0u; t <= last; t++) {
-            dk[((n0 + t) * p.Hv + h) * DK + i] = dks[t];
+            dk[((n0 + t) * p.Hv + h) * COLS + i] = dks[t];
         }
     }
     if (lane <= last) {
-        let at = ((n0 + lane) * p.Hv + h) * (3u * DK);
-        let row = ((n0 + lane) * p.Hk + kh) * DK;
-        var sum_in = 0.0;
-        var sum_out = 0.0;
-        for (var i = 0u; i < DK; i++) {
-            sum_in += q[row + i] * reads[at + i] + k[row + i] * reads[at + DK + i];
-            sum_out += k[row + i] * reads[at + 2u * DK + i];
+        let read = ((n0 + lane) * p.Hv + h) * (3u * COLS);
+        let row = ((n0 + lane) * p.Hk + kh) * COLS;
+        var sum_in = COL(0.0);
+        var sum_out = COL(0.0);
+        for (var i = 0u; i < COLS; i++) {
+            sum_in += q[row + i] * reads[read + i] + k[row + i] * reads[read + COLS + i];
+            sum_out += k[row + i] * reads[read + 2u * COLS + i];
         }
-        onward[lane] = sum_in;
-        away[lane] = sum_out;
+        onward[lane] = total(sum_in);
+        away[lane] = total(sum_out);
     }
     workgroupBarrier();
     if (lane <= last) {

@@ -1,30 +1,33 @@
-// gdn_reads: what the chunk-boundary states give dq, dk and dlog_decay; one workgroup per chunk
-// bind 0  in     dout     f32[N, Hv, Dv]
-// bind 1  in     dv       f32[N, Hv, Dv]
-// bind 2  in     gap      f32[N, Hv, Dv]
-// bind 3  in     rates    f32[N, Hv, 4]
-// bind 4  in     states   f32[G, NC, Dk, Dv]
-// bind 5  in     dstates  f32[G, NC, Dk, Dv]
-// bind 6  inout  reads    f32[N, Hv, 3, Dk]  rows of this group's scans: decayed state · dout (to dq), -decayed state · dv,
-//                                            dstate · what token t adds to the chunk's last state (both to dk)
-// bind 7  inout  carry    f32[N, Hv]         likewise: sum(state * dstate) times the chunk's whole decay, for all its tokens
-// const   DK, DV  head dims; L tokens per chunk; WG invocations, a power of two
-// grid    G * NC
+// gdn_reads: kind 0: decayed state · x (to dq, x = dout), 1: -decayed state · x (to dk, x = dv),
+//            2: dstate · what token t adds to the chunk's last state (to dk, x = gap); rows of a chunk's state per invocation
+// bind 0  in     x       f32[N, Hv, Dv]
+// bind 1  in     rates   f32[N, Hv, 4]
+// bind 2  in     states  f32[G, NC, Dk, Dv]  dstates for kind 2
+// bind 3  inout  reads   f32[N, Hv, 3, Dk]   this kind and this group's scans
+// const   DK, DV  head dims; W rows per invocation; L tokens per chunk; WG invocations
+// alias   COL  f32 or a vector of W rows
+// lib     lib/columns_1.wgsl or lib/columns_4.wgsl
+// grid    G * NC * cdiv(DK / W, WG)
 // numerics  f32, sums in a fixed order
 // see     gdn_dqk.wgsl
 
-@group(0) @binding(0) var<storage, read> dout: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read> dv: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> gap: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read> rates: array<vec4<f32>>;
-@group(0) @binding(4) var<storage, read> states: array<vec4<f32>>;
-@group(0) @binding(5) var<storage, read> dstates: array<vec4<f32>>;
-@group(0) @binding(6) var<storage, read_write> reads: array<f32>;
-@group(0) @binding(7) var<storage, read_write> carry: array<f32>;
-@group(0) @binding(8) var<uniform> p: Params;
+@group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> rates: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> states: array<f32>;
+@group(0) @binding(3) var<storage, read_write> reads: array<COL>;
+@group(0) @binding(4) var<uniform> p: Params;
 
 //!include lib/group_index.wgsl
-//!include lib/group_sum.wgsl
+
+const ROWS = DK / W;
+const BLOCKS = (ROWS + WG - 1u) / WG;
+
+fn factor(rate: vec4<f32>) -> f32 {
+    if (p.kind == 2u) {
+        return rate.x * rate.z;
+    }
+    return select(rate.y, -rate.y, p.kind == 1u);
+}
 
 @compute @workgroup_size(WG)
 fn main(
@@ -32,8 +35,10 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let chunk = group_index(group, groups);
-    if (chunk >= p.G * p.NC) {
+    let id = group_index(group, groups);
+    let chunk = id / BLOCKS;
+    let i = (id % BLOCKS) * WG + lane;
+    if (chunk >= p.G * p.NC || i >= ROWS) {
         return;
     }
     let scan = p.scan0 + chunk / p.NC;
@@ -41,54 +46,46 @@ fn main(
     let h = scan % p.Hv;
     let n0 = (scan / p.Hv) * p.T + c * L;
     let last = min(L, p.T - c * L) - 1u;
-    var both = 0.0;
-    for (var i = lane; i < DK; i += WG) {
-        let base = (chunk * DK + i) * (DV / 4u);
-        var row: array<vec4<f32>, DV / 4u>;
-        for (var j = 0u; j < DV / 4u; j++) {
-            row[j] = states[base + j];
-        }
-        for (var t = 0u; t <= last; t += 4u) {
-            let n = n0 + min(vec4<u32>(t, t + 1u, t + 2u, t + 3u), vec4<u32>(last));
-            let head = n * p.Hv + h;
-            let at = head * (DV / 4u);
-            var xo = vec4<f32>(0.0);
-            var xv = vec4<f32>(0.0);
-            for (var j = 0u; j < DV / 4u; j++) {
-                let s = row[j];
-                xo += vec4<f32>(dot(dout[at.x + j], s), dot(dout[at.y + j], s), dot(dout[at.z + j], s), dot(dout[at.w + j], s));
-                xv += vec4<f32>(dot(dv[at.x + j], s), dot(dv[at.y + j], s), dot(dv[at.z + j], s), dot(dv[at.w + j], s));
-            }
-            for (var j = 0u; j < 4u && t + j <= last; j++) {
-                let into = rates[head[j]].y;
-                reads[head[j] * (3u * DK) + i] = into * xo[j];
-                reads[head[j] * (3u * DK) + DK + i] = -into * xv[j];
-            }
-        }
-        var dot_both = 0.0;
-        for (var j = 0u; j < DV / 4u; j++) {
-            let d = dstates[base + j];
-            dot_both += dot(row[j], d);
-            row[j] = d;
-        }
-        both += dot_both;
-        for (var t = 0u; t <= last; t += 4u) {
-            let n = n0 + min(vec4<u32>(t, t + 1u, t + 2u, t + 3u), vec4<u32>(last));
-            let head = n * p.Hv + h;
-            let at = head * (DV / 4u);
-            var x = vec4<f32>(0.0);
-            for (var j = 0u; j < DV / 4u; j++) {
-                let s = row[j];
-                x += vec4<f32>(dot(gap[at.x + j], s), dot(gap[at.y + j], s), dot(gap[at.z + j], s), dot(gap[at.w + j], s));
-            }
-            for (var j = 0u; j < 4u && t + j <= last; j++) {
-                let rate = rates[head[j]];
-                reads[head[j] * (3u * DK) + 2u * DK + i] = rate.x * rate.z * x[j];
-            }
-        }
+    var row: array<COL, DV>;
+    let base = (chunk * DK + i * W) * DV;
+    for (var j = 0u; j < DV; j++) {
+        let at = base + j;
+        row[j] = column(
+            states[at], states[at + min(1u, W - 1u) * DV], states[at + min(2u, W - 1u) * DV], states[at + (W - 1u) * DV],
+        );
     }
-    let total = group_sum(both, lane) * rates[(n0 + last) * p.Hv + h].y;
-    for (var t = lane; t <= last; t += WG) {
-        carry[(n0 + t) * p.Hv + h] = total;
+    for (var t = 0u; t <= last; t += 4u) {
+        let n = n0 + min(vec4<u32>(t, t + 1u, t + 2u, t + 3u), vec4<u32>(last));
+        let head = n * p.Hv + h;
+        let at = head * (DV / 4u);
+        var y0 = COL(0.0);
+        var y1 = COL(0.0);
+        var y2 = COL(0.0);
+        var y3 = COL(0.0);
+        for (var j = 0u; j < DV / 4u; j++) {
+            let s0 = row[4u * j];
+            let s1 = row[4u * j + 1u];
+            let s2 = row[4u * j + 2u];
+            let s3 = row[4u * j + 3u];
+            let x0 = x[at.x + j];
+            let x1 = x[at.y + j];
+            let x2 = x[at.z + j];
+            let x3 = x[at.w + j];
+            y0 += x0.x * s0 + x0.y * s1 + x0.z * s2 + x0.w * s3;
+            y1 += x1.x * s0 + x1.y * s1 + x1.z * s2 + x1.w * s3;
+            y2 += x2.x * s0 + x2.y * s1 + x2.z * s2 + x2.w * s3;
+            y3 += x3.x * s0 + x3.y * s1 + x3.z * s2 + x3.w * s3;
+        }
+        let to = (head * 3u + p.kind) * ROWS + i;
+        reads[to.x] = factor(rates[head.x]) * y0;
+        if (t + 1u <= last) {
+            reads[to.y] = factor(rates[head.y]) * y1;
+        }
+        if (t + 2u <= last) {
+            reads[to.z] = factor(rates[head.z]) * y2;
+        }
+        if (t + 3u <= last) {
+            reads[to.w] = factor(rates[head.w]) * y3;
+        }
     }
 }

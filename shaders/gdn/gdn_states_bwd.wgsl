@@ -52,7 +52,7 @@ fn main(
         for (var i = 0u; i < DK; i++) {
             dstates[at + i * COLS] = dstate[i];
         }
-        var gout: array<COL, L>;  // 0 behind the last row, as is dgap
+        var gout: array<COL, L>;
         for (var t = 0u; t <= last; t++) {
             gout[t] = dout[((n0 + t) * p.Hv + h) * COLS + col];
         }
