@@ -123,7 +123,10 @@ class CmfFile:
         return codecs.decode(self.raw(name), entry.dtype, entry.shape, f"{self.path}: tensor {name}")
 
     def content_key(self) -> str:
-        """SHA-256 (hex) of header JSON and directory; the directory holds every payload's hash64."""
+        """SHA-256 (hex) of header JSON and directory, which holds every payload's hash64.
+
+        It tells files apart that differ by work, not by malice: hash64 is blind to the order of 8-byte words.
+        """
         return hashlib.sha256(self._header_bytes + self._directory_bytes).hexdigest()
 
     def _section(self, name: str) -> bytes:

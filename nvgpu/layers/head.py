@@ -41,8 +41,8 @@ class _Slice:
 class Head:
     """Output weights `[V, C]`, as f16 with `half`, else as f32; no gradient.
 
-    `slice_bytes` bounds one slice of the weights, `logits_bytes` the logits of one chunk of rows (64 at least),
-    where the defaults do not suit. In the methods hidden is `[N, C]` and N is every other buffer's first axis.
+    `slice_bytes` bounds one slice of the weights, `logits_bytes` the logits of a chunk of rows (64 at least).
+    In the methods hidden is `[N, C]` and N is every other buffer's first axis.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Head:
         )
 
     def topk(self, rec: Recorder, ws: Workspace, hidden: Buffer, k: int) -> tuple[Array, Array]:
-        """The k likeliest tokens of every row, on the host: ids u32 and probabilities f32, `[N, k]`, of sum 1.
+        """The k likeliest tokens of every row, on the host: ids u32 and renormalised f32 p, both `[N, k]`.
 
         Raises:
             InputError: more than 256 or than the vocabulary holds, or logits that are not finite.
@@ -114,7 +114,7 @@ class Head:
         loss: Buffer,
         dhidden: Buffer,
     ) -> None:
-        """loss as in `loss_only`; dhidden `[N, C]` = the gradient of sum(weight * loss); ids distinct in a row."""
+        """loss as in `loss_only`, ids distinct in a row; dhidden = the gradient of sum(weight * loss)."""
         for rows in self._chunks(hidden.shape[0]):
             # 1. logits, loss, and the logits' gradient in their place
             dlogits, lse = self._logits_lse(rec, ws, "head", _part(hidden, rows))

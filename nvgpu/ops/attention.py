@@ -241,17 +241,15 @@ def _attention(a: Arrays, d: Dims) -> Arrays:
 
 
 class _Terms:
-    """Magnitudes behind every score, [B, H, T, T]: its own, and its softmax weight's under its error."""
+    """Magnitudes behind every softmax weight, [B, H, T, T]: a rounded exponent moves it by its own size."""
 
     def __init__(self, a: Arrays, d: Dims, lse: Array) -> None:
         self.d = d
         self.rep = d.H // d.KV
         q, k = self.query_heads(a["q"]), self.key_heads(a["k"])
-        z = self.query_heads(lse[..., None])
-        score = np.tril(np.ones((d.T, d.T))) * (np.abs(q) @ np.abs(k).swapaxes(-1, -2)) * d.scale
-        exact_score = np.where(np.tril(np.ones((d.T, d.T), bool)), q @ k.swapaxes(-1, -2) * d.scale, -np.inf)
-        self.score: Array = score
-        self.weight = np.exp(exact_score - z) * (1.0 + score + np.abs(z))
+        exponent = q @ k.swapaxes(-1, -2) * d.scale - self.query_heads(lse[..., None])
+        seen = np.tril(np.ones((d.T, d.T), bool))
+        self.weight = np.exp(np.where(seen, exponent, -np.inf)) * (1.0 + np.abs(exponent))
 
     def query_heads(self, x: Array) -> Array:
         return x.reshape(self.d.N // self.d.T, self.d.T, self.d.H, -1).swapaxes(1, 2)
@@ -273,9 +271,9 @@ class _Terms:
 def _attention_mag(a: Arrays, d: Dims) -> Arrays:
     lse = _attention(a, d)["lse"]
     terms = _Terms(a, d, lse)
-    size = terms.by_query(terms.score.max(axis=-1)[..., None])[..., 0]
     o = terms.by_query(terms.weight @ np.abs(terms.key_heads(a["v"])))
-    return {"o": o, "lse": 1.0 + np.abs(lse) + size}
+    size = terms.by_query(terms.weight.sum(axis=-1, keepdims=True))[..., 0]
+    return {"o": o, "lse": np.abs(lse) + size}
 
 
 _SCALE = "scale:f32=D**-0.5"
@@ -349,9 +347,7 @@ def _attention_bwd_mag(a: Arrays, d: Dims) -> Arrays:
     terms = _Terms(a, d, a["lse"])
     dout, v = np.abs(terms.query_heads(a["dout"])), np.abs(terms.key_heads(a["v"]))
     dweight = dout @ v.swapaxes(-1, -2)
-    delta = np.sum(
-        dweight * terms.weight, axis=-1, keepdims=True
-    )  # the magnitude of its terms, not of the sum
+    delta = np.abs(terms.query_heads(a["delta"][..., None]))
     dscore = terms.weight * (dweight + delta) * d.scale
     return {
         "dq": terms.by_query(dscore @ np.abs(terms.key_heads(a["k"]))),

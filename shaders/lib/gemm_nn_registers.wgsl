@@ -17,6 +17,13 @@ fn main(
         return;
     }
     var sum: array<array<vec4<f32>, COLS>, ROWS>;
+    for (var i = 0u; i < ROWS; i++) {
+        for (var j = 0u; j < COLS; j++) {
+            let c = col + 4u * j;
+            let r = row + i;
+            sum[i][j] = vec4<f32>(begin(r, c), begin(r, c + 1u), begin(r, c + 2u), begin(r, c + 3u));
+        }
+    }
     for (var m = 0u; m < p.M; m += 4u) {
         var block: array<mat4x4<f32>, COLS>;
         for (var j = 0u; j < COLS; j++) {

@@ -25,6 +25,11 @@ fn main(
     let load_row = lane / 4u;
     let load_m = lane % 4u;
     var sum: array<vec4<f32>, 8>;
+    for (var i = 0u; i < 8u; i++) {
+        let c = col + 4u * tx;
+        let r = row + ty * 8u + i;
+        sum[i] = vec4<f32>(begin(r, c), begin(r, c + 1u), begin(r, c + 2u), begin(r, c + 3u));
+    }
     for (var m = 0u; m < p.M; m += 16u) {
         let at = m + 4u * load_m;
         tile_x[load_row * PITCH + load_m] = input4(row + load_row, at);

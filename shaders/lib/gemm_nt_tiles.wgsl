@@ -25,6 +25,11 @@ fn main(
     let load_row = lane / 4u;
     let load_k = lane % 4u;
     var sum: array<vec4<f32>, 8>;
+    for (var i = 0u; i < 8u; i++) {
+        let c = col + tx;
+        let r = row + ty * 8u + i;
+        sum[i] = vec4<f32>(begin(r, c), begin(r, c + 16u), begin(r, c + 32u), begin(r, c + 48u));
+    }
     for (var k = 0u; k < p.K; k += 16u) {
         let at = k + 4u * load_k;
         tile_x[load_row * PITCH + load_k] = input4(row + load_row, at);

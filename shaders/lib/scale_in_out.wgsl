@@ -1,5 +1,7 @@
 // scale_in_out: a GEMM whose input column c is multiplied by cin[c] and whose result column c by cout[c]
 
+const CONTINUES: bool = false;
+
 fn scaled_input(v: vec4<f32>, c: u32) -> vec4<f32> {
     var s = vec4<f32>();
     for (var i = 0u; i < 4u; i++) {

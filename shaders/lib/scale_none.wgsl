@@ -1,5 +1,7 @@
 // scale_none: a GEMM without scales
 
+const CONTINUES: bool = true;
+
 fn scaled_input(v: vec4<f32>, c: u32) -> vec4<f32> {
     return v;
 }
