@@ -25,7 +25,7 @@ class Part:
 
 
 def part(*parts: str, plus: tuple[str, ...] = ()) -> Part:
-    return Part(frozenset({"errors", *parts}), NUMERIC | frozenset(plus))
+    return Part(frozenset({"errors", "progress", *parts}), NUMERIC | frozenset(plus))
 
 
 BELOW_LAYERS = ("ops", "gpu", "ref")
@@ -34,6 +34,7 @@ BELOW_JOBS = ("model", "formats", *BELOW_MODEL)
 JOBS = ("train", "heal", "fcd", "encode")
 PARTS = {
     "errors": Part(frozenset(), frozenset()),
+    "progress": Part(frozenset(), frozenset()),
     "ref": part(),
     "gpu": part(plus=("wgpu",)),
     "formats": part(plus=("tokenizers", "jinja2")),

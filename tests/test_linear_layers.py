@@ -10,6 +10,7 @@ import pytest
 from nvgpu.gpu import Buffer, Device, Recorder
 from nvgpu.layers.linear import BlrLinear, BlrPath, DenseLinear, Linear, words_from_bytes
 from nvgpu.layers.workspace import Workspace
+from nvgpu.ops import linear
 from nvgpu.ops.tolerance import matmul
 from nvgpu.ref import linear as ref
 
@@ -66,15 +67,45 @@ def test_dense(bench: Bench, dtype: str, acc: bool) -> None:
     close(dx, ref.matmul_nn(dy, w) + acc, 37, np.abs(dy) @ np.abs(w) + acc)
 
 
-def random_path(rng: np.random.Generator, m: int, n: int, r: int) -> tuple[Array, ...]:
-    scales = (rng.standard_normal(size).astype(np.float32) for size in (m, r, n))
-    signs = (ref.pack_signs(rng.choice([-1.0, 1.0], shape)) for shape in ((m, r), (r, n)))
-    return (*scales, *signs)
+def test_f16_storage_changes_no_bit(bench: Bench) -> None:
+    rng = np.random.default_rng(2)
+    w = rng.standard_normal((36, 44)).astype(np.float16).astype(np.float32)
+    x, dy = (rng.standard_normal((19, n)).astype(np.float32) for n in (44, 36))
+    full, half = (
+        bench.run(DenseLinear("w", "role", bench.upload(w, kind)), x, dy, False) for kind in ("f32", "f16")
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(full, half, strict=True))
 
 
-def padded(path: tuple[Array, ...], rp: int, n: int) -> tuple[Array, ...]:
+@pytest.mark.parametrize("columns", [200, 203])
+def test_pieces_give_the_bits_of_the_whole(bench: Bench, columns: int) -> None:
+    """A head's slices: results side by side in a wide buffer, then its gradient summed up slice by slice."""
+    rng = np.random.default_rng(columns)
+    w = rng.standard_normal((columns, 40)).astype(np.float32)
+    x = bench.upload(rng.standard_normal((21, 40)))
+    whole, pieces = (bench.upload(np.full((21, columns), np.nan, np.float32)) for _ in range(2))
+    grad, grad_pieces = (bench.upload(np.zeros((21, 40), np.float32)) for _ in range(2))
+    parts = [(first, bench.upload(w[first : first + 64])) for first in range(0, columns, 64)]
+    with Recorder(bench.device) as rec:
+        linear.matmul_nt(rec, x=x, w=bench.upload(w), y=whole)
+        for first, part in parts:
+            linear.matmul_nt_into(rec, x=x, w=part, y=pieces, y0=first)
+        linear.matmul_nn(rec, x=whole, w=bench.made[-1], y=grad)
+        for first, part in parts:
+            linear.matmul_nn_acc(rec, x=whole, w=part, y=grad_pieces, x0=first)
+    assert np.array_equal(whole.read(), pieces.read())
+    assert np.array_equal(grad.read(), grad_pieces.read())
+
+
+def random_path(rng: np.random.Generator, m: int, n: int, r: int) -> ref.Path:
+    h, l, g = (rng.standard_normal(size).astype(np.float32) for size in (m, r, n))
+    u, v = (ref.pack_signs(rng.choice([-1.0, 1.0], shape)) for shape in ((m, r), (r, n)))
+    return h, l, g, u, v
+
+
+def padded(path: ref.Path, rp: int) -> ref.Path:
     """Rank padded to `rp`: l = 0, no sign set."""
-    h, l, g, u, v = path  # noqa: E741
+    h, l, g, u, v = path
     wide_v = np.zeros((rp, v.shape[1]), np.uint32)
     wide_v[: len(v)] = v
     wide_u = np.zeros((len(u), rp // 32), np.uint32)
@@ -91,7 +122,7 @@ def test_blr(bench: Bench, m: int, n: int, r: int, paths: int, acc: bool) -> Non
     rp = -(-r // 32) * 32
     loaded, grads = [], []
     for path in terms:
-        h, l, g, u, v = padded(path, rp, n)  # noqa: E741
+        h, l, g, u, v = padded(path, rp)
         made = [bench.upload(np.zeros(size, np.float32)) for size in (m, rp, n)]
         grads.append(made)
         scales = [bench.upload(s) for s in (h, l, g)]

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 NLL_TOLERANCE = 1e-4
 
 
 def main() -> int:
     args = _arguments()
+    import torch  # here and below, so that --help works without it
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     golden = np.load(args.golden) if args.golden else None
     model, info = AutoModelForCausalLM.from_pretrained(
         args.folder, dtype=torch.float32, output_loading_info=True
@@ -45,7 +46,9 @@ def main() -> int:
     return 0 if ok else 1
 
 
-def _compare(logits: torch.Tensor, golden: Any, tolerance: float) -> bool:
+def _compare(logits: Any, golden: Any, tolerance: float) -> bool:
+    import torch
+
     tail = golden["logits_tail"]
     difference = float(np.abs(logits[:, -tail.shape[1] :].numpy() - tail).max())
     targets = torch.from_numpy(golden["ids"].astype(np.int64))[:, 1:]

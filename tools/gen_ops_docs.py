@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Write docs/ops.md from the op table; `--check` only says whether the written copy is current."""
+"""Write docs/ops.md from the op table."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -47,12 +48,19 @@ def _record(op: Op) -> Iterator[str]:
     for arg in op.args:
         yield f"| `{arg.name}` | {arg.mode} | {arg.dtype} | `[{', '.join(arg.shape)}]` |"
     yield ""
-    yield f"- params: {', '.join(f'`{name}: {kind}`' for name, kind in op.fields.items())}"
+    yield f"- params: {', '.join(_params(op))}"
     for kernel in op.kernels:
         yield f"- kernel {_kernel(kernel)}"
     yield f"- backward: {op.backward}"
     yield f"- tolerance: {_tolerance(op.tol)}"
     yield f"- flops: `{op.flops}`\n"
+
+
+def _params(op: Op) -> Iterator[str]:
+    for item in op.params.split():
+        name, _, expression = item.partition("=")
+        name = name.partition(":")[0]
+        yield f"`{name}: {op.fields[name]}" + (f" = {expression}`" if expression else "`")
 
 
 def _kernel(kernel: Kernel) -> str:
@@ -76,10 +84,12 @@ def _tolerance(tol: Tolerance | Mapping[str, Tolerance]) -> str:
     return ", ".join(f"`{name}` {t.name}" for name, t in tol.items())
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Exit status: 1 when `--check` finds a stale copy."""
+    parser = argparse.ArgumentParser(description="Write docs/ops.md from the op table.")
+    parser.add_argument("--check", action="store_true", help="only say whether the written copy is current")
     text = render(OPS)
-    if arguments == ["--check"]:
+    if parser.parse_args().check:
         current = TARGET.exists() and TARGET.read_text(encoding="utf-8") == text
         print(f"{TARGET.relative_to(ROOT)} is {'current' if current else 'stale: run tools/gen_ops_docs.py'}")
         return 0 if current else 1
@@ -90,4 +100,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

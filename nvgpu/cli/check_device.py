@@ -41,10 +41,11 @@ def gemm_rates(device: Device) -> dict[str, float]:
     w32 = device.upload("check.w", rng.standard_normal((n, n), np.float32))
     w16 = device.upload("check.w16", rng.standard_normal((n, n), np.float32), "f16")
     bits = device.upload("check.bits", rng.integers(0, 1 << 32, (n, n // 32), np.uint32), "u32")
+    ones = device.upload("check.ones", np.ones(n, np.float32))
     calls = {
         f"f32 {n}³": lambda rec: linear.matmul_nt(rec, x=x, w=w32, y=y),
         f"f16 {n}³": lambda rec: linear.matmul_nt_f16(rec, x=x, w=w16, y=y),
-        f"signs {n}³": lambda rec: linear.sign_matmul_nt(rec, x=x, words=bits, y=y),
+        f"signs {n}³": lambda rec: linear.sign_matmul_nt(rec, x=x, cin=ones, w=bits, y=y),
     }
     rates = {}
     for name, call in calls.items():
@@ -52,7 +53,7 @@ def gemm_rates(device: Device) -> dict[str, float]:
         once = _timed(device, call, 1)
         repeats = max(1, int(_SECONDS / max(once, 1e-6)))
         rates[name] = 2.0 * n**3 * repeats / _timed(device, call, repeats) / 1e9
-    device.free(x, y, w32, w16, bits)
+    device.free(x, y, w32, w16, bits, ones)
     return rates
 
 

@@ -15,7 +15,7 @@ from nvgpu.formats.text import read_all
 from nvgpu.formats.tokenizer import Tokenizer
 from nvgpu.gpu import open_device
 from nvgpu.train.evaluate import evaluate as run_evaluation
-from nvgpu.train.options import PRECISIONS
+from nvgpu.train.options import MAX_TOPK, PRECISIONS
 
 
 @command("eval")
@@ -36,7 +36,7 @@ from nvgpu.train.options import PRECISIONS
 )
 @click.option(
     "--topk",
-    type=click.IntRange(1),
+    type=click.IntRange(1, MAX_TOPK),
     help="With --teacher: also the KL to its top-k distribution, renormalised.",
 )
 @click.option(
@@ -67,7 +67,10 @@ def evaluate(
     with ExitStack() as files:
         opened = files.enter_context(CmfFile.open(model))
         reference = files.enter_context(CmfFile.open(teacher)) if teacher else None
-        tokens = read_all(text, Tokenizer.of(opened))
+        tokenizer = Tokenizer.of(opened)
+        tokens = read_all(text, tokenizer)
+        if tokenizer.chat_fallback_used:
+            progress.say(f"{model} has no chat template: conversations are written as ChatML")
         try:
             result = run_evaluation(
                 open_device(adapter),

@@ -60,7 +60,8 @@ def inspect(model: Path, as_json: bool) -> None:
 
 def _report(model: CmfFile) -> dict[str, Any]:
     payload = sum(entry.nbytes for entry in model.tensors.values()) or 1
-    tensors, by_dtype = [], defaultdict(lambda: [0, 0, 0])
+    tensors: list[dict[str, Any]] = []
+    by_dtype: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for name, entry in model.tensors.items():
         weights = math.prod(entry.shape)
         group = by_dtype[entry.dtype.name.lower()]

@@ -26,7 +26,7 @@ _D = TrainOptions()
     required=True,
     multiple=True,
     metavar="PATH[=WEIGHT]",
-    help="Calibration text: plain text, or .jsonl with a `text` or `messages` field. May be given more than once; the weights share out --tokens.",
+    help="Calibration text: plain, or .jsonl with a `text` or `messages` field; repeatable. Weights share out --tokens.",
 )
 @click.option(
     "-o",

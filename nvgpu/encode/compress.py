@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,17 +27,11 @@ from nvgpu.formats.blr import BlrPath, BlrTensor, pack_signs
 from nvgpu.formats.cmf import CmfFile, CmfWriter, TensorEntry
 from nvgpu.formats.codecs import Dtype
 from nvgpu.model import names
+from nvgpu.progress import Progress
 
 _TAILS = (*names.ATTENTION.values(), *(names.GDN[k] for k in ("in_qkv", "in_z", "out")), *names.MLP.values())
 _BODY_LINEAR = re.compile(r"model\.layers\.\d+\.(?:" + "|".join(map(re.escape, _TAILS)) + ")")
 _EMBEDDINGS = (names.EMBED, names.LM_HEAD)
-
-
-class Progress(Protocol):
-    """What `compress` tells: one phase, a unit a body linear, with its error and bits per weight."""
-
-    def start(self, phase: str, total: int, unit: str) -> None: ...
-    def advance(self, units: int = 1, **values: float) -> None: ...
 
 
 @dataclass(frozen=True)

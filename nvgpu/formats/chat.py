@@ -12,6 +12,7 @@ from jinja2.ext import LoopControlExtension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from nvgpu.errors import FormatError, InputError
+from nvgpu.formats.files import one_line
 
 Message = Mapping[str, Any]
 
@@ -30,9 +31,9 @@ class ChatTemplate:
         try:
             self._template = _environment().from_string(source) if source is not None else None
         except jinja2.TemplateSyntaxError as e:
-            raise FormatError(f"{where}: chat template, line {e.lineno}: {e.message}") from e
+            raise FormatError(f"{where}: chat template, line {e.lineno}: {one_line(e)}") from e
         except (RecursionError, ValueError, OverflowError) as e:
-            raise FormatError(f"{where}: chat template cannot be read: {e}") from e
+            raise FormatError(f"{where}: chat template cannot be read: {one_line(e)}") from e
 
     def render(self, messages: Sequence[Message], where: str) -> str:
         """The conversation as text, without a prompt for a further answer.
@@ -51,7 +52,7 @@ class ChatTemplate:
                 **self._special_tokens,
             )
         except Exception as e:  # a template runs code of its author: anything may come out
-            raise InputError(f"{where}: the chat template refuses these messages: {e}") from e
+            raise InputError(f"{where}: the chat template refuses these messages: {one_line(e)}") from e
 
 
 def _chatml(message: Message, where: str) -> str:

@@ -42,6 +42,11 @@ def reason(error: OSError) -> str:
     return (error.strerror or type(error).__name__).lower()
 
 
+def one_line(error: BaseException) -> str:
+    """What an exception of a library says, on one line; its type where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def require_regular(path: Path) -> int:
     """Size in bytes of a regular file.
 

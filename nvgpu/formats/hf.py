@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from nvgpu.formats.hf_config import (
 )
 from nvgpu.formats.safetensors_file import FLOAT_NAMES, StoredTensor, write_safetensors
 from nvgpu.formats.tokenizer import Tokenizer
+from nvgpu.progress import Progress
 
 Array = np.ndarray[Any, Any]
 
@@ -35,13 +36,6 @@ SHARD_BYTES = 5_000_000_000
 _BLOCK = 1 << 22  # values converted at once
 _TORCH_NAMES = {Dtype.F32: "float32", Dtype.F16: "float16", Dtype.BF16: "bfloat16"}
 _NAMES_SHOWN = 4
-
-
-class Progress(Protocol):
-    """`start` opens a phase of `total` units, `advance` moves it."""
-
-    def start(self, phase: str, total: int, unit: str) -> None: ...
-    def advance(self, units: int = 1) -> None: ...
 
 
 @dataclass

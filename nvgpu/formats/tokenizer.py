@@ -11,6 +11,7 @@ import tokenizers
 from nvgpu.errors import FormatError
 from nvgpu.formats.chat import ChatTemplate, Message
 from nvgpu.formats.cmf import CmfFile
+from nvgpu.formats.files import one_line
 
 Ids = np.ndarray[Any, np.dtype[np.uint32]]
 T = TypeVar("T")
@@ -121,4 +122,4 @@ def _guarded(call: Callable[[], T], where: str, what: str) -> T:
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as e:  # a Rust panic is no Exception
-        raise FormatError(f"{where}: {what}: {str(e) or type(e).__name__}") from e
+        raise FormatError(f"{where}: {what}: {one_line(e)}") from e

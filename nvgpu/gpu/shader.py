@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from nvgpu.errors import ShaderError
@@ -61,7 +61,7 @@ def params_struct(fields: Mapping[str, str]) -> list[str]:
     return ["struct Params {", *(f"    {name}: {kind}," for name, kind in fields.items()), "}"]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _read(path: str) -> tuple[str, ...]:
     try:
         return tuple((SHADER_ROOT / path).read_text(encoding="utf-8").splitlines())

@@ -62,7 +62,7 @@ class Embedding:
             self._staging = None
 
 
-@numba.njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(parallel=True, cache=True)
 def _gather(table: Array, ids: Array, out: Array) -> None:
     for i in numba.prange(ids.size):
         out[i] = table[ids[i]]

@@ -73,7 +73,7 @@ class BlrPath:
     u: Buffer  # u32 [m, rp / 32]
     v: Buffer  # u32 [rp, ceil(n / 32)]
     h: Buffer  # [m]
-    l: Buffer  # [rp]  # noqa: E741  the format's own letter
+    l: Buffer  # [rp]
     g: Buffer  # [n]
     dh: Buffer | None
     dl: Buffer | None

@@ -40,16 +40,24 @@ class Executor:
         net.embedding.forward(self.rec, self.ws, ids, self.layer_input(0, rows))
         for i, block in enumerate(net.blocks):
             block.forward(self.rec, self.ws, self.layer_input(i, rows), self.layer_input(i + 1, rows))
-        return norm_forward(
-            self.rec, self.ws, "final", net.final_norm, self.layer_input(net.geometry.num_layers, rows)
-        )
+        last, g = self.layer_input(net.geometry.num_layers, rows), net.geometry
+        return norm_forward(self.rec, self.ws, "final", net.final_norm, last, g.eps, g.gemma)
 
     def backward(self, ids: Ids, dhidden: Buffer) -> None:
         """Accumulate every trainable gradient, given the gradient at the final norm's output."""
         net, rows, last = self.net, len(ids), self.net.geometry.num_layers
         shape = (rows, net.geometry.hidden_size)
         dy, dx = self.ws.buf("grad.0", shape), self.ws.buf("grad.1", shape)
-        norm_backward(self.rec, self.ws, "final", net.final_norm, self.layer_input(last, rows), dhidden, dy)
+        norm_backward(
+            self.rec,
+            self.ws,
+            "final",
+            net.final_norm,
+            self.layer_input(last, rows),
+            dhidden,
+            dy,
+            net.geometry.gemma,
+        )
         for i in reversed(range(last)):
             x = self.layer_input(i, rows)
             saved = net.blocks[i].forward(self.rec, self.ws, x, self.ws.buf("recomputed", shape))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ from nvgpu.formats.blr import BlrTensor
 from nvgpu.formats.cmf import CmfFile
 from nvgpu.formats.codecs import Dtype
 from nvgpu.gpu import Buffer, Device
-from nvgpu.layers.block import Block
 from nvgpu.layers.attention import Attention
+from nvgpu.layers.block import Block
 from nvgpu.layers.embedding import Embedding
 from nvgpu.layers.gain import Gain
 from nvgpu.layers.gdn import Gdn
@@ -86,6 +86,11 @@ def path_param(name: str, path: int, part: str) -> str:
     return f"{name}#{path}.{part}"
 
 
+def _named(linear: Callable[[str, str], Linear], kind: str, tails: Mapping[str, str]) -> dict[str, Any]:
+    """The linears of one module by field name; their role is `kind.field`."""
+    return {part: linear(tail, f"{kind}.{part}") for part, tail in tails.items()}
+
+
 class _Loader:
     def __init__(self, device: Device, model: CmfFile, geometry: Geometry, options: NetOptions) -> None:
         self.device = device
@@ -138,29 +143,28 @@ class _Loader:
     def frozen(self, name: str) -> Buffer:
         return self.keep(self.device.upload(name, self.values(name)))
 
-    def stored_as_f16(self, values: Array) -> bool:
-        """f16 where that is asked for or loses nothing; its rows are read as vec4."""
-        if values.shape[-1] % 4:
-            return False
-        if self.options.mixed:
-            return True
+    def stored(self, name: str) -> Array:
+        """A frozen matrix, f16 where that is asked for or loses nothing (its rows are read as vec4), else f32."""
+        values = self.values(name)
         with np.errstate(over="ignore"):
-            return bool(np.array_equal(values.astype(np.float16).astype(np.float32), values))
+            half = values.astype(np.float16)
+        if values.shape[-1] % 4 or not (
+            self.options.mixed or np.array_equal(half.astype(np.float32), values)
+        ):
+            return values
+        if not np.isfinite(half).all():
+            raise InputError(
+                f"{self.model.path}: tensor {name} exceeds the range of f16; use --precision f32"
+            )
+        return half
 
     def linear(self, index: int, tail: str, role: str) -> Linear:
         name = names.layer(index, tail)
         if name in self.blr:
             return self.blr_linear(name, role, self.blr[name])
-        values = self.values(name)
-        if self.stored_as_f16(values):
-            with np.errstate(over="ignore"):
-                half = values.astype(np.float16)
-            if not np.isfinite(half).all():
-                raise InputError(
-                    f"{self.model.path}: tensor {name} exceeds the range of f16; use --precision f32"
-                )
-            return DenseLinear(name, role, self.keep(self.device.upload(name, half, "f16")))
-        return DenseLinear(name, role, self.keep(self.device.upload(name, values)))
+        values = self.stored(name)
+        dtype = "f16" if values.dtype == np.float16 else "f32"
+        return DenseLinear(name, role, self.keep(self.device.upload(name, values, dtype)))
 
     def blr_linear(self, name: str, role: str, tensor: BlrTensor) -> Linear:
         padded = -(-tensor.rank // RANK_TILE) * RANK_TILE
@@ -168,21 +172,25 @@ class _Loader:
         for i, path in enumerate(tensor.paths):
             u = words_from_bytes(path.u, tensor.m, padded)
             v = words_from_bytes(path.v, padded, tensor.n)
-            buffers = {part: self.params.value(path_param(name, i, part)) for part in "hlg"}
-            grads = {f"d{part}": self.params.grad(path_param(name, i, part)) for part in "hlg"}
+            value, grad = self.params.value, self.params.grad
+            h, l, g = (path_param(name, i, part) for part in "hlg")
             paths.append(
                 BlrPath(
                     u=self.keep(self.device.upload(f"{name}#{i}.u", u, "u32")),
                     v=self.keep(self.device.upload(f"{name}#{i}.v", v, "u32")),
-                    **buffers,
-                    **grads,
+                    h=value(h),
+                    l=value(l),
+                    g=value(g),
+                    dh=grad(h),
+                    dl=grad(l),
+                    dg=grad(g),
                 )
             )
         return BlrLinear(name, role, tensor.m, tensor.n, paths)
 
     def block(self, index: int) -> Block:
         linear: Callable[[str, str], Linear] = lambda tail, role: self.linear(index, tail, role)  # noqa: E731
-        mlp = Mlp(**{part: linear(tail, f"mlp.{part}") for part, tail in names.MLP.items()})
+        mlp = Mlp(**_named(linear, "mlp", names.MLP))
         mixer = (
             self.gdn(index, linear) if self.geometry.linear_layers[index] else self.attention(index, linear)
         )
@@ -192,7 +200,7 @@ class _Loader:
     def attention(self, index: int, linear: Callable[[str, str], Linear]) -> Attention:
         g = self.geometry
         return Attention(
-            **{part: linear(tail, f"attn.{part}") for part, tail in names.ATTENTION.items()},
+            **_named(linear, "attn", names.ATTENTION),
             q_norm=self.gain(names.layer(index, names.Q_NORM)),
             k_norm=self.gain(names.layer(index, names.K_NORM)),
             rope=self.rope,
@@ -208,7 +216,7 @@ class _Loader:
         d = self.geometry.gdn
         assert d is not None
         return Gdn(
-            **{part: linear(tail, f"gdn.{part}") for part, tail in names.GDN.items()},
+            **_named(linear, "gdn", names.GDN),
             a_log=self.frozen(names.layer(index, names.GDN_A_LOG)),
             dt_bias=self.frozen(names.layer(index, names.GDN_DT_BIAS)),
             norm=self.frozen(names.layer(index, names.GDN_NORM)),
@@ -223,9 +231,8 @@ class _Loader:
         )
 
     def embedding(self) -> Embedding:
-        values = self.values(names.EMBED)
-        return Embedding(self.device, values.astype(np.float16) if self.stored_as_f16(values) else values)
+        return Embedding(self.device, self.stored(names.EMBED))
 
     def head(self) -> Head:
-        values = self.values(names.EMBED if self.geometry.tied else names.LM_HEAD)
-        return Head(self.device, values, half=self.stored_as_f16(values))
+        values = self.stored(names.EMBED if self.geometry.tied else names.LM_HEAD)
+        return Head(self.device, values, half=values.dtype == np.float16)

@@ -81,5 +81,5 @@ class Params:
 
     def buffers(self) -> list[Buffer]:
         """Every allocation, for freeing."""
-        own = [self.values]
-        return own + [self.grads, self.m1, self.m2, self.mask, self.floor] if self.trainable else own
+        rest = [self.grads, self.m1, self.m2, self.mask, self.floor] if self.trainable else []
+        return [self.values, *rest]

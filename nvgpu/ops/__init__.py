@@ -1,6 +1,6 @@
 """The op table and its kernels: joins `gpu` and `ref`; knows shapes, no layers."""
 
-from nvgpu.ops import attention, elementwise, gdn, head, linear, norm, optim
+from nvgpu.ops import attention, elementwise, gdn, gdn_scan, head, linear, norm, optim
 from nvgpu.ops.table import OPS, Op
 
-__all__ = ["OPS", "Op", "attention", "elementwise", "gdn", "head", "linear", "norm", "optim"]
+__all__ = ["OPS", "Op", "attention", "elementwise", "gdn", "gdn_scan", "head", "linear", "norm", "optim"]

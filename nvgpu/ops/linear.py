@@ -6,7 +6,8 @@ Weights are [M, K]. `nt` contracts over K (a linear's forward), `nn` over M (its
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,38 +17,72 @@ from nvgpu.ops.tolerance import matmul, pointwise, reduction
 from nvgpu.ref import elementwise as ref_elementwise
 from nvgpu.ref import linear as ref
 
-_HALF_NATIVE = ("half4_native", {"HALF4": "vec4<f16>"}, ("shader-f16",), ("f16",))
-_HALF_PACKED = ("half4_packed", {"HALF4": "vec2<u32>"}, (), ())
+_ROWS_OF_VEC4 = "inner % 4 == 0 and lda % 4 == 0 and x0 % 4 == 0"
+_BODIES = {
+    "tiles": ("gpu", "cdiv(N, 128) * cdiv({outer}, 128)", {}),
+    "registers": ("cpu", "cdiv(N, 8 * WG) * cdiv({outer}, 16)", {"WG": 8}),
+}
 
 
-def _kernels(shader: str, kind: str, *, acc: bool, half: bool = False) -> tuple[Kernel, ...]:
-    """Workgroup tiles on GPUs, register tiles on CPU adapters; kernels with matrix units would stand in front."""
-    width = "M" if kind == "nt" else "K"
-    bodies = (
-        ("tiles", "gpu", f"cdiv(N, 128) * cdiv({width}, 64)", {"ACC": acc}),
-        (
-            "registers",
-            "cpu",
-            f"cdiv(cdiv(N, ROWS) * cdiv({width}, 4 * COLS), WG)",
-            {"ACC": acc, "ROWS": 16, "COLS": 2, "WG": 8},
-        ),
+@dataclass(frozen=True)
+class _Weights:
+    """How weights are stored: a binding, the libraries that read them, and the kernels' names and conditions for it."""
+
+    tail: str
+    aliases: Mapping[str, str]
+    libs: tuple[str, ...]
+    fits: tuple[str, ...] = ()
+    feature: tuple[str, str] | None = None  # a device feature and what the shader enables for it
+
+
+_F32_VEC4 = _Weights(
+    "vec4", {"PIECE": "vec4<f32>"}, ("input_4", "weights_f32_4"), (_ROWS_OF_VEC4, "K % 4 == 0")
+)
+_F32 = _Weights("scalar", {"PIECE": "f32"}, ("input_1", "weights_f32_1"))
+
+
+def _f16(kind: str) -> tuple[_Weights, ...]:
+    """f16 as such where the device has it, else packed; rows of weights, and so the inputs of nt, are whole vec4s."""
+    storage = (("native", "vec4<f16>", ("shader-f16", "f16")), ("packed", "vec2<u32>", None))
+    inputs = [("vec4", "vec4<f32>", "input_4", (_ROWS_OF_VEC4,)), ("scalar", "f32", "input_1", ())]
+    return tuple(
+        _Weights(
+            f"{half}-{width}",
+            {"PIECE": piece, "HALF4": half4},
+            (f"half4_{half}", lib, "weights_f16"),
+            ("K % 4 == 0", *fits),
+            feature,
+        )
+        for half, half4, feature in storage
+        for width, piece, lib, fits in (inputs if kind == "nn" else inputs[:1])
     )
-    storage = (_HALF_NATIVE, _HALF_PACKED) if half else (("", {}, (), ()),)
+
+
+def _packed_signs(kind: str) -> tuple[_Weights, ...]:
+    return (
+        _Weights("vec4", {"PIECE": "vec4<f32>"}, ("input_4", f"weights_signs_{kind}"), (_ROWS_OF_VEC4,)),
+        _Weights("scalar", {"PIECE": "f32"}, ("input_1", f"weights_signs_{kind}")),
+    )
+
+
+def _kernels(shader: str, kind: str, weights: Sequence[_Weights], *, acc: bool) -> tuple[Kernel, ...]:
+    """Workgroup tiles on GPUs, register tiles on CPU adapters; kernels with matrix units would stand in front."""
+    libs = {"tiles": (f"tile_{kind}", "gemm_tiles"), "registers": (f"block_{kind}", "gemm_registers")}
     return tuple(
         Kernel(
-            name + (f"-{lib.removeprefix('half4_')}" if lib else ""),
+            f"{body}-{stored.tail}",
             f"linear/{shader}.wgsl",
-            grid=grid,
-            consts=consts,
-            aliases=aliases,
-            libs=(*([f"lib/{lib}.wgsl"] if lib else []), f"lib/gemm_{kind}_{name}.wgsl"),
-            enables=enables,
+            grid=grid.format(outer="M" if kind == "nt" else "K"),
+            consts={"ACC": acc, **consts},
+            aliases=stored.aliases,
+            libs=tuple(f"lib/{lib}.wgsl" for lib in (*stored.libs, *libs[body])),
+            enables=stored.feature[1:] if stored.feature else (),
             when=when,
-            needs=needs,
-            fits="K % 4 == 0" if half else "True",
+            needs=stored.feature[:1] if stored.feature else (),
+            fits=" and ".join(stored.fits) or "True",
         )
-        for name, when, grid, consts in bodies
-        for lib, aliases, needs, enables in storage
+        for body, (when, grid, consts) in _BODIES.items()
+        for stored in weights
     )
 
 
@@ -65,6 +100,7 @@ def _dense_cases(*, half: bool = False) -> tuple[Case, ...]:
     return (
         *odd,
         case(N=3, M=64, K=64),
+        case(N=65, M=68, K=132),
         case(N=127, M=63, K=60),
         case(N=129, M=65, K=68),
         full_case(N=4096, M=3584, K=1024),
@@ -100,25 +136,27 @@ def _nn_acc_mag(a: Arrays, d: Dims) -> Arrays:
 
 def _dense(half: bool) -> tuple[Op, Op, Op, Op]:
     tail, words = ("_f16", " from f16 weights") if half else ("", "")
+    stored_nt = _f16("nt") if half else (_F32_VEC4, _F32)
+    stored_nn = _f16("nn") if half else (_F32_VEC4, _F32)
     nt = Op(
         f"matmul_nt{tail}",
         f"y = x · wᵀ{words}",
         args=(In("x", "f32", "N K"), _weights(half), Out("y", "f32", "N M")),
         params=f"{_NT_FIELDS} ldy=M y0=0",
-        kernels=_kernels(f"matmul_nt{tail}", "nt", acc=False, half=half),
+        kernels=_kernels(f"matmul_nt{tail}", "nt", stored_nt, acc=False),
         ref=lambda a, d: {"y": _nt(a, d)},
         backward=f"matmul_nn{tail}",
         tol=matmul("K"),
         flops="2 * N * M * K",
         mag=lambda a, d: {"y": np.abs(a["x"]) @ np.abs(a["w"]).T},
-        cases=_dense_cases(half=half),
+        cases=(*_dense_cases(half=half), *(() if half else (case(N=2, M=16 * 65535 + 1, K=1),))),
     )
     into = Op(
         f"matmul_nt_into{tail}",
         f"columns y0 .. y0 + M of y = x · wᵀ{words}; the others stay",
         args=(In("x", "f32", "N K"), _weights(half), InOut("y", "f32", "N ldy")),
         params=f"{_NT_FIELDS} ldy y0",
-        kernels=_kernels(f"matmul_nt_into{tail}", "nt", acc=False, half=half),
+        kernels=_kernels(f"matmul_nt_into{tail}", "nt", stored_nt, acc=False),
         ref=_into,
         backward=f"matmul_nn_acc{tail}",
         tol=matmul("K"),
@@ -131,7 +169,7 @@ def _dense(half: bool) -> tuple[Op, Op, Op, Op]:
         f"y = x · w{words}",
         args=(In("x", "f32", "N M"), _weights(half), Out("y", "f32", "N K")),
         params=f"{_NN_FIELDS} lda=M x0=0 ldy=K y0=0",
-        kernels=_kernels(f"matmul_nn{tail}", "nn", acc=False, half=half),
+        kernels=_kernels(f"matmul_nn{tail}", "nn", stored_nn, acc=False),
         ref=lambda a, d: {"y": ref.matmul_nn(a["x"], a["w"])},
         backward="none: it is the backward of matmul_nt; frozen weights need no gradient",
         tol=matmul("M"),
@@ -144,13 +182,17 @@ def _dense(half: bool) -> tuple[Op, Op, Op, Op]:
         f"y += columns x0 .. x0 + M of x, times w{words}",
         args=(In("x", "f32", "N lda"), _weights(half), InOut("y", "f32", "N K")),
         params=f"{_NN_FIELDS} lda x0 ldy=K y0=0",
-        kernels=_kernels(f"matmul_nn_acc{tail}", "nn", acc=True, half=half),
+        kernels=_kernels(f"matmul_nn_acc{tail}", "nn", stored_nn, acc=True),
         ref=_nn_acc,
         backward="none: it is the backward of matmul_nt_into; frozen weights need no gradient",
         tol=matmul("M"),
         flops="2 * N * M * K",
         mag=_nn_acc_mag,
-        cases=_with(_dense_cases(half=half), lda=lambda v: v["M"] + 9, x0=lambda v: 5),
+        cases=(
+            *_with(_dense_cases(half=half), lda=lambda v: v["M"] + 9, x0=lambda v: 5),
+            case(N=65, M=68, K=132, lda=80, x0=8),
+            full_case(N=256, M=16384, K=1024, lda=32768, x0=16384),
+        ),
     )
     return nt, into, nn, acc
 
@@ -174,9 +216,7 @@ _SIGN_CASES = (
 )
 
 
-def _signs(
-    name: str, summary: str, kind: str, *, out: bool = False, acc: bool = False, backward: str
-) -> Op:
+def _signs(name: str, summary: str, kind: str, *, out: bool = False, acc: bool = False, backward: str) -> Op:
     inner = "K" if kind == "nt" else "M"
     outer = "M" if kind == "nt" else "K"
     result = f"N {outer}"
@@ -206,7 +246,7 @@ def _signs(
             (_NT_FIELDS + " ldy=M y0=0" if kind == "nt" else _NN_FIELDS + " lda=M x0=0 ldy=K y0=0")
             + " W=cdiv(K,32)"
         ),
-        kernels=_kernels(name, kind, acc=acc),
+        kernels=_kernels(name, kind, _packed_signs(kind), acc=acc),
         ref=value,
         backward=backward,
         tol=matmul(inner),
@@ -284,9 +324,7 @@ colsum_mul_partial = Op(
     "partial = column sums of a·b over P chunks of rows",
     args=(In("a", "f32", "N C"), In("b", "f32", "N C"), Out("partial", "f32", "P C")),
     params="N C P rows=cdiv(N,P)",
-    kernels=(
-        Kernel("columns", "linear/colsum_mul_partial.wgsl", grid="P * cdiv(C, WG)", consts={"WG": 64}),
-    ),
+    kernels=(Kernel("columns", "linear/colsum_mul_partial.wgsl", grid="P * cdiv(C, WG)", consts={"WG": 64}),),
     ref=lambda a, d: {"partial": _chunks(a, d, a["b"])},
     backward="none: it forms parameter gradients",
     tol=reduction("rows"),

@@ -70,7 +70,9 @@ _B1, _B2, _EPS = 0.9, 0.999, 1e-8
 
 
 def _hyper(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> _Array:
-    return np.array([0.03, 1 / (1 - _B1**d.step), 1 / (1 - _B2**d.step), _B1, _B2, _EPS, 0.25, 0.0])
+    """Bias corrections of the decays as f32 holds them, which are the ones that act."""
+    b1, b2 = float(np.float32(_B1)), float(np.float32(_B2))
+    return np.array([0.03, 1 / (1 - b1**d.step), 1 / (1 - b2**d.step), b1, b2, _EPS, 0.25, 0.0])
 
 
 def _adam(a: Arrays, d: Dims) -> Arrays:

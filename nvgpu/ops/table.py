@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from types import CodeType
 from typing import Any
 
@@ -39,7 +39,7 @@ def cdiv(a: int, b: int) -> int:
 _GLOBALS = {"__builtins__": {}, "cdiv": cdiv, "min": min, "max": max}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compiled(expression: str) -> CodeType:
     return compile(expression, f"<{expression}>", "eval")
 
@@ -302,7 +302,7 @@ class Op:
 
 
 def _value(value: str | Scalar, dims: Mapping[str, Any]) -> Scalar:
-    return evaluate(value, dims) if isinstance(value, str) else value  # type: ignore[no-any-return]
+    return evaluate(value, dims) if isinstance(value, str) else value
 
 
 def _groups(kernel: Kernel, names: Mapping[str, Any]) -> tuple[int, int, int]:

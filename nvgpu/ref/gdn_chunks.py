@@ -78,7 +78,7 @@ def gdn_states(k: Array, v: Array, rates: Array, *, chunk: int) -> tuple[Array, 
 def gdn_out(q: Array, rates: Array, pairs: Array, gap: Array, states: Array) -> Array:
     """o [B, T, Hv, Dv]."""
     q, rates, pairs, gap, states = f64(q, rates, pairs, gap, states)
-    B, T, Hv, _ = gap.shape
+    _, T, Hv, _ = gap.shape
     q = _per_value_head(q, Hv)
     o = np.zeros_like(gap)
     for c, at in _chunks(T, pairs.shape[-1]):

@@ -14,7 +14,7 @@ from nvgpu.formats.tokenizer import Tokenizer, same_tokenizer
 from nvgpu.gpu import Device
 from nvgpu.model.executor import Executor
 from nvgpu.model.net import Net, NetOptions
-from nvgpu.train.progress import Progress
+from nvgpu.progress import Progress
 from nvgpu.train.targets import renormalised
 from nvgpu.train.windows import cut
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +32,11 @@ def trained_payload(model: CmfFile, name: str, values: Mapping[str, Array]) -> A
     if entry.dtype == Dtype.BLR and path_param(name, 0, "h") in values:
         tensor = BlrTensor.parse(model.raw(name), f"{model.path}: tensor {name}")
         paths = tuple(
-            _replaced(path, {part: _half(values[path_param(name, i, part)], name) for part in "hlg"})
+            replace(path, **{part: _half(values[path_param(name, i, part)], name) for part in "hlg"})
             for i, path in enumerate(tensor.paths)
         )
         return BlrTensor(tensor.m, tensor.n, tensor.rank, paths).pack()
     return model.raw(name)
-
-
-def _replaced(path: Any, scales: Mapping[str, Array]) -> Any:
-    new = copy.copy(path)
-    for part, values in scales.items():
-        object.__setattr__(new, part, values)
-    return new
 
 
 def _half(values: Array, name: str) -> Array:

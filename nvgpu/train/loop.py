@@ -10,9 +10,9 @@ import numpy as np
 
 from nvgpu.errors import TrainingError
 from nvgpu.model.executor import Executor
+from nvgpu.progress import Progress
 from nvgpu.train.optimizer import Adam
 from nvgpu.train.options import TrainOptions
-from nvgpu.train.progress import Progress
 from nvgpu.train.schedule import learning_rate
 from nvgpu.train.targets import Targets
 from nvgpu.train.windows import Windows

@@ -11,7 +11,8 @@ from nvgpu.layers.workspace import Workspace
 from nvgpu.model.params import Params
 from nvgpu.ops import optim
 
-BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+EPS = 1e-8
+_BETA1, _BETA2 = float(np.float32(0.9)), float(np.float32(0.999))  # as the device holds them
 
 
 class Adam:
@@ -33,7 +34,8 @@ class Adam:
     def step(self, lr: float, number: int, scale: float) -> None:
         """Update `number` (from 1) at rate `lr`, the gradients times `scale` (clipping)."""
         hyper: np.ndarray[Any, Any] = np.array(
-            [lr, 1 / (1 - BETA1**number), 1 / (1 - BETA2**number), BETA1, BETA2, EPS, scale, 0], np.float32
+            [lr, 1 / (1 - _BETA1**number), 1 / (1 - _BETA2**number), _BETA1, _BETA2, EPS, scale, 0],
+            np.float32,
         )
         self.rec.flush()
         self._hyper.write(hyper)

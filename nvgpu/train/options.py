@@ -9,6 +9,7 @@ from typing import Any
 from nvgpu.errors import InputError
 
 PRECISIONS = ("f32", "mixed")
+MAX_TOPK = 256  # what the device's top-k selection keeps
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class TrainOptions:
                 raise InputError(
                     f"--{name.replace('_', '-')}: found {getattr(self, name)}, expected at least 1"
                 )
+        if self.topk > MAX_TOPK:
+            raise InputError(f"--topk: found {self.topk}, expected at most {MAX_TOPK}")
         if self.window < 2:
             raise InputError(f"--window: found {self.window}, expected at least 2")
         for name in ("lr", "clip"):

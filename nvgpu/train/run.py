@@ -20,12 +20,12 @@ from nvgpu.gpu import Device
 from nvgpu.model.executor import Executor
 from nvgpu.model.geometry import Geometry
 from nvgpu.model.net import Net, NetOptions
+from nvgpu.progress import Progress
 from nvgpu.train.evaluate import Evaluation, evaluate, require_same_tokens
 from nvgpu.train.export import export
 from nvgpu.train.loop import Best, Distillation
 from nvgpu.train.options import TrainOptions
 from nvgpu.train.preflight import check_host_memory, check_output
-from nvgpu.train.progress import Progress
 from nvgpu.train.targets import Targets, teacher_targets
 from nvgpu.train.windows import Windows, split
 
@@ -72,7 +72,7 @@ def train(
     with CmfFile.open(student_path) as student, CmfFile.open(teacher_path) as teacher:
         inputs = [student_path, teacher_path, *(source.path for source in sources)]
         check_output(output, inputs, student_path.stat().st_size + _HEADER_ROOM)
-        windows = _prepare(student, teacher, sources, options)
+        windows = _prepare(student, teacher, sources, options, progress)
         progress.say(
             f"{len(windows.train) * options.batch} training windows and {len(windows.held_out) * options.batch} held out, of "
             f"{options.window} tokens; batch {options.batch}, top-{options.topk}, precision {options.precision}, "
@@ -106,7 +106,11 @@ def train(
 
 
 def _prepare(
-    student: CmfFile, teacher: CmfFile, sources: Sequence[TextSource], options: TrainOptions
+    student: CmfFile,
+    teacher: CmfFile,
+    sources: Sequence[TextSource],
+    options: TrainOptions,
+    progress: Progress,
 ) -> Windows:
     """Every check that needs no device, and the windows."""
     ours, theirs = Geometry.of(student), Geometry.of(teacher)
@@ -126,6 +130,8 @@ def _prepare(
         eval_windows=options.eval_windows,
         seed=options.seed,
     )
+    if tokenizer.chat_fallback_used:
+        progress.say(f"{teacher.path} has no chat template: conversations are written as ChatML")
     for ids in (windows.train, windows.held_out):
         if int(ids.max()) >= ours.vocab_size:
             raise InputError(

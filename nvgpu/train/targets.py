@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nvgpu.model.executor import Executor
-from nvgpu.train.progress import Progress
+from nvgpu.progress import Progress
 
 Array = np.ndarray[Any, Any]
 
@@ -29,7 +29,8 @@ class Targets:
 def renormalised(p: Array) -> Array:
     """`p` with its last axis scaled to sum to 1, computed in float64 and stored as f32."""
     wide = p.astype(np.float64)
-    return (wide / wide.sum(axis=-1, keepdims=True)).astype(np.float32)
+    scaled: Array = wide / wide.sum(axis=-1, keepdims=True)
+    return scaled.astype(np.float32)
 
 
 def teacher_targets(

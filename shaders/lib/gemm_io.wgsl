@@ -1,20 +1,4 @@
-// gemm_io: the moving operand and the result of a GEMM, with their optional scales
-// The input x is [N, lda], of which columns x0 .. x0 + (contraction length) take part; the result y is [N, ldy], from y0 on.
-
-fn input4(row: u32, c: u32) -> vec4<f32> {
-    var v = vec4<f32>();
-    if (row < p.N) {
-        let at = row * p.lda + p.x0 + c;
-        if (c + 3u < p.inner) {
-            v = vec4<f32>(x[at], x[at + 1u], x[at + 2u], x[at + 3u]);
-        } else {
-            for (var i = 0u; c + i < p.inner; i++) {
-                v[i] = x[at + i];
-            }
-        }
-    }
-    return scaled_input(v, c);
-}
+// gemm_io: where a GEMM's sums start and where they go: y is [N, ldy], of which columns y0 .. y0 + outer are the result
 
 // What a sum starts from: the result so far where it goes on, so that a contraction cut in pieces gives the bits of the whole.
 fn begin(row: u32, c: u32) -> f32 {

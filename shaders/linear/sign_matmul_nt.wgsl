@@ -4,14 +4,14 @@
 // bind 2  in     w      u32[M, W]
 // bind 3  out    y      f32[N, M]
 // grid    tiles of the result; the body is one of lib/gemm_*.wgsl
+// alias   PIECE  what rows are stored in: vec4<f32>, or f32 where they are no whole vec4s
 // numerics  f32 sums in the order of the contraction
 
-@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(0) var<storage, read> x: array<PIECE>;
 @group(0) @binding(1) var<storage, read> cin: array<f32>;
 @group(0) @binding(2) var<storage, read> w: array<u32>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 @group(0) @binding(4) var<uniform> p: Params;
 
 //!include lib/gemm_io.wgsl
-//!include lib/scale_in.wgsl
-//!include lib/weights_signs.wgsl
+//!include lib/scale_none.wgsl

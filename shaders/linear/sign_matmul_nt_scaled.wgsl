@@ -5,9 +5,10 @@
 // bind 3  in     cout   f32[M]
 // bind 4  out    y      f32[N, M]
 // grid    tiles of the result; the body is one of lib/gemm_*.wgsl
+// alias   PIECE  what rows are stored in: vec4<f32>, or f32 where they are no whole vec4s
 // numerics  f32 sums in the order of the contraction
 
-@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(0) var<storage, read> x: array<PIECE>;
 @group(0) @binding(1) var<storage, read> cin: array<f32>;
 @group(0) @binding(2) var<storage, read> w: array<u32>;
 @group(0) @binding(3) var<storage, read> cout: array<f32>;
@@ -15,5 +16,4 @@
 @group(0) @binding(5) var<uniform> p: Params;
 
 //!include lib/gemm_io.wgsl
-//!include lib/scale_in_out.wgsl
-//!include lib/weights_signs.wgsl
+//!include lib/scale_out.wgsl

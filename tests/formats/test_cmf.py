@@ -25,7 +25,9 @@ def test_exact_bytes(write_cmf: Write) -> None:
     arrays = {"a": np.array([1.0, -2.5]), "bé": np.zeros((2, 3, 1))}
     data = write_cmf(arrays, tokenizer=b"{}").read_bytes()
     header = (
-        b'{"arch":{},"format":"cmf","version":2,"section_hashes":{"vocab":"' + b"%016x" % hash64(b"{}") + b'"}}'
+        b'{"arch":{},"format":"cmf","version":2,"section_hashes":{"vocab":"'
+        + b"%016x" % hash64(b"{}")
+        + b'"}}'
     )
     payloads = bytes.fromhex("0000803f 000020c0"), bytes(24)
     directory = struct.pack("<QQ", 2, 16 + 2 * 56)
@@ -90,7 +92,9 @@ def test_blr_tensor(tmp_path: Path) -> None:
 def test_payload_in_pieces_gives_the_same_file(tmp_path: Path) -> None:
     values = np.arange(1000, dtype=np.float32)
     files = []
-    for i, parts in enumerate(([values], np.split(values, [1, 2, 500]), iter([values[:7].tobytes(), values[7:]]))):
+    for i, parts in enumerate(
+        ([values], np.split(values, [1, 2, 500]), iter([values[:7].tobytes(), values[7:]]))
+    ):
         path = tmp_path / f"{i}.cmf"
         with CmfWriter(path, {"arch": {}}, [("t", Dtype.F32, (1000,))], b"{}") as writer:
             writer.write("t", parts)
@@ -100,7 +104,9 @@ def test_payload_in_pieces_gives_the_same_file(tmp_path: Path) -> None:
 
 def test_content_key_follows_header_and_payload(write_cmf: Write) -> None:
     def key(value: float, name: str, **header: Any) -> str:
-        with CmfFile.open(write_cmf({"t": np.array([value, 3.0])}, header={"arch": {}, **header}, name=name)) as m:
+        with CmfFile.open(
+            write_cmf({"t": np.array([value, 3.0])}, header={"arch": {}, **header}, name=name)
+        ) as m:
             return m.content_key()
 
     first = key(1, "a.cmf")
@@ -116,14 +122,20 @@ def test_views_outlive_the_file(write_cmf: Write) -> None:
 
 
 def test_missing_tensor(write_cmf: Write) -> None:
-    with CmfFile.open(write_cmf({"t": np.ones(1)})) as model, pytest.raises(FormatError, match="m.cmf: tensor u"):
+    with (
+        CmfFile.open(write_cmf({"t": np.ones(1)})) as model,
+        pytest.raises(FormatError, match=r"m\.cmf: tensor u"),
+    ):
         model.array("u")
 
 
 def test_tokenizer_hash_is_checked(write_cmf: Write) -> None:
     path = write_cmf({"t": np.ones(1)}, tokenizer=b"{}")
     path.write_bytes(path.read_bytes()[:-1] + b"]")
-    with CmfFile.open(path) as model, pytest.raises(FormatError, match="m.cmf: section vocab does not match"):
+    with (
+        CmfFile.open(path) as model,
+        pytest.raises(FormatError, match=r"m\.cmf: section vocab does not match"),
+    ):
         _ = model.tokenizer_json
 
 
@@ -186,7 +198,7 @@ def test_writing_over_an_open_input(write_cmf: Write) -> None:
 
 def test_unwritable_places(write_cmf: Write, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OutputError, match="nowhere/m.cmf: cannot be written"):
+    with pytest.raises(OutputError, match=r"nowhere/m\.cmf: cannot be written"):
         write_cmf({"t": np.ones(2)}, name="nowhere/m.cmf")
     with pytest.raises(OutputError, match="folder: not a regular file"):
         write_cmf({"t": np.ones(2)}, name="folder")

@@ -146,7 +146,9 @@ def test_records(sound: Data, tmp_path: Path, field: int, form: str, value: int,
 def test_shape_product_overflow(sound: Data, tmp_path: Path) -> None:
     struct.pack_into("<BB6I", sound, _record(sound, 1) + 6, 0, 6, *[0xFFFFFFFF] * 6)  # 2^192 elements
     _refused(tmp_path, sound, "tensor second: 40 bytes, expected")
-    struct.pack_into("<BB6I", sound, _record(sound, 1) + 6, 0, 3, 1 << 31, 1 << 31, 4, 0, 0, 0)  # 0 modulo 2^64
+    struct.pack_into(
+        "<BB6I", sound, _record(sound, 1) + 6, 0, 3, 1 << 31, 1 << 31, 4, 0, 0, 0
+    )  # 0 modulo 2^64
     struct.pack_into("<Q", sound, _record(sound, 1) + 40, 0)
     _refused(tmp_path, sound, "tensor second: 0 bytes, expected")
 

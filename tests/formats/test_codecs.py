@@ -140,7 +140,8 @@ def test_two_fields_never_lose_to_one(name: str) -> None:
 def test_two_fields_win_on_outlier_columns() -> None:
     w = _matrices()["outlier columns"]
     error = {
-        d: np.square(decode(encode(w, d, "t"), d, w.shape, "t") - w).sum() for d in (Dtype.Q8_ROW, Dtype.Q8_2F)
+        d: np.square(decode(encode(w, d, "t"), d, w.shape, "t") - w).sum()
+        for d in (Dtype.Q8_ROW, Dtype.Q8_2F)
     }
     assert error[Dtype.Q8_2F] < 0.1 * error[Dtype.Q8_ROW]
 
@@ -172,5 +173,7 @@ def test_wrong_axes_sizes_and_names() -> None:
         decode(bytes(7), Dtype.F32, (2,), "x")
     with pytest.raises(FormatError, match="x: dtype q4_block cannot be decoded yet"):
         decode(bytes(18), Dtype.Q4_BLOCK, (32,), "x")
-    with pytest.raises(InputError, match="dtype 'q3': unknown, expected one of f32, f16, bf16, q8_row, q8_2f"):
+    with pytest.raises(
+        InputError, match="dtype 'q3': unknown, expected one of f32, f16, bf16, q8_row, q8_2f"
+    ):
         dtype_by_name("q3")

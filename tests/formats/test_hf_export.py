@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SmallFolder
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
@@ -19,6 +18,7 @@ from nvgpu.formats.cmf import CmfFile, CmfWriter
 from nvgpu.formats.codecs import Dtype
 from nvgpu.formats.hf import export_hf, import_hf
 from nvgpu.formats.safetensors_file import open_safetensors
+from tests.formats.small_folder import SmallFolder
 
 
 def test_f32_export_holds_the_source_values(tiny: Path, tiny_f32: Path, tmp_path: Path) -> None:
@@ -91,9 +91,7 @@ def test_blr_tensors_come_out_dense(small: SmallFolder, tmp_path: Path) -> None:
     )  # fmt: skip
     tensor = BlrTensor(24, 16, 8, (path,))
     with CmfFile.open(tmp_path / "s.cmf") as source:
-        entries = [
-            (n, Dtype.BLR if n == name else e.dtype, e.shape) for n, e in source.tensors.items()
-        ]
+        entries = [(n, Dtype.BLR if n == name else e.dtype, e.shape) for n, e in source.tensors.items()]
         with CmfWriter(tmp_path / "b.cmf", source.header, entries, source.tokenizer_json) as writer:
             for n in source.tensors:
                 writer.write(n, tensor.pack() if n == name else source.raw(n))
@@ -164,8 +162,14 @@ def test_files_without_their_source_config(small: SmallFolder, tmp_path: Path) -
         entries = [(n, e.dtype, e.shape) for n, e in source.tensors.items()]
         for change, message in (
             ({"hf": None}, r"b\.cmf: header has no hf\.config"),
-            ({"hf": {"config": {**small.config, "intermediate_size": 8}}}, r"mlp\..* has shape \[24, 16\], expected"),
-            ({"hf": {"config": {**small.config, "tie_word_embeddings": True}}}, r"lm_head\.weight has no place"),
+            (
+                {"hf": {"config": {**small.config, "intermediate_size": 8}}},
+                r"mlp\..* has shape \[24, 16\], expected",
+            ),
+            (
+                {"hf": {"config": {**small.config, "tie_word_embeddings": True}}},
+                r"lm_head\.weight has no place",
+            ),
         ):
             header = {**source.header, **change}
             with CmfWriter(tmp_path / "b.cmf", header, entries, source.tokenizer_json) as writer:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SmallFolder
 
 from nvgpu.errors import FormatError, InputError, OutputError
 from nvgpu.formats.cmf import CmfFile
 from nvgpu.formats.codecs import Dtype, decode, dtype_by_name
 from nvgpu.formats.hf import import_hf
 from nvgpu.formats.safetensors_file import open_safetensors
+from tests.formats.small_folder import SmallFolder
 
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 
@@ -38,7 +38,7 @@ def test_bundled_model(tiny: Path, tmp_path: Path) -> None:
     stored = open_safetensors(tiny / "model.safetensors")
     with CmfFile.open(tmp_path / "t.cmf") as model:
         assert set(model.tensors) == set(stored)
-        assert list(model.tensors)[0] == "model.embed_tokens.weight"
+        assert next(iter(model.tensors)) == "model.embed_tokens.weight"
         assert list(model.tensors)[-1] == "model.norm.weight"
         for name, entry in model.tensors.items():
             assert entry.dtype == (Dtype.F16 if len(entry.shape) == 1 else Dtype.BF16)
@@ -218,7 +218,10 @@ def _refused(folder: Path, error: type[Exception], message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architectures": ["LlamaForCausalLM"]}, "architecture 'LlamaForCausalLM', expected Qwen3_5ForCausalLM or"),
+        (
+            {"architectures": ["LlamaForCausalLM"]},
+            "architecture 'LlamaForCausalLM', expected Qwen3_5ForCausalLM or",
+        ),
         ({"architectures": []}, r"architecture \[\]"),
         ({"architectures": None}, "architecture None"),
         ({"text_config": 3}, "text_config is int"),
@@ -274,7 +277,9 @@ def test_gain_beyond_f16(small: SmallFolder, tmp_path: Path) -> None:
 def test_missing_shards(small: SmallFolder) -> None:
     folder = small.save(shards=3)
     (folder / "model-00002-of-00003.safetensors").unlink()
-    _refused(folder, InputError, r"model-00002-of-00003\.safetensors: shard is missing, .*index\.json names it")
+    _refused(
+        folder, InputError, r"model-00002-of-00003\.safetensors: shard is missing, .*index\.json names it"
+    )
     (folder / "model.safetensors.index.json").unlink()
     _refused(folder, InputError, r"model-00002-of-00003\.safetensors: shard is missing")
     for path in folder.glob("*.safetensors"):
@@ -373,4 +378,8 @@ def test_malformed_safetensors(small: SmallFolder, content: bytes, message: str)
 def test_unsupported_float(small: SmallFolder) -> None:
     path = small.save() / "model.safetensors"
     path.write_bytes(path.read_bytes().replace(b'"F32"', b'"U32"'))
-    _refused(small.path, FormatError, r"model\.safetensors: tensor .* has dtype U32, expected one of F32, F16, BF16")
+    _refused(
+        small.path,
+        FormatError,
+        r"model\.safetensors: tensor .* has dtype U32, expected one of F32, F16, BF16",
+    )

@@ -79,7 +79,9 @@ def test_a_byte_order_mark_is_dropped(tmp_path: Path, tokenizer: Tokenizer) -> N
 
 
 @pytest.mark.parametrize("block", [1, 5, 1 << 18])
-@pytest.mark.parametrize(("content", "at"), [(b"ab\xffcd", 2), (b"\xe6\xbc", 0), (b"abc\xc3", 3), (b"x\xc3(", 1)])
+@pytest.mark.parametrize(
+    ("content", "at"), [(b"ab\xffcd", 2), (b"\xe6\xbc", 0), (b"abc\xc3", 3), (b"x\xc3(", 1)]
+)
 def test_invalid_utf8_has_its_offset(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, block: int, content: bytes, at: int
 ) -> None:
@@ -156,7 +158,12 @@ def _words(tmp_path: Path, count: int, name: str) -> TextSource:
     ],
 )
 def test_shares(
-    tmp_path: Path, tokenizer: Tokenizer, sizes: list[int], weights: list[float], budget: int, expected: list[int]
+    tmp_path: Path,
+    tokenizer: Tokenizer,
+    sizes: list[int],
+    weights: list[float],
+    budget: int,
+    expected: list[int],
 ) -> None:
     sources = [
         TextSource(_words(tmp_path, n, f"{i}.txt").path, w)

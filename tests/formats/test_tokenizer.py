@@ -27,7 +27,9 @@ def tokenizer(source: bytes) -> Tokenizer:
     return Tokenizer.from_json_bytes(source, "tokenizer.json")
 
 
-@pytest.mark.parametrize("text", ["", "def f(x):\n    return x\n", "naïve 漢字 🙂", "a<|im_end|>\n<|im_start|>b"])
+@pytest.mark.parametrize(
+    "text", ["", "def f(x):\n    return x\n", "naïve 漢字 🙂", "a<|im_end|>\n<|im_start|>b"]
+)
 def test_round_trip(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
     assert ids.dtype == np.uint32
@@ -64,7 +66,9 @@ def test_same_and_different_vocabularies(source: bytes, tokenizer: Tokenizer) ->
     assert difference is not None and "<|end|>" in difference and "missing in the first" in difference
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'{"version": "1.0", "model": {"type": "X"}}', b"[" * 9999])
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"[]", b"\xff", b'{"version": "1.0", "model": {"type": "X"}}', b"[" * 9999]
+)
 def test_malformed_files(data: bytes) -> None:
     with pytest.raises(FormatError, match=r"m\.cmf: tokenizer: ") as e:
         Tokenizer.from_json_bytes(data, "m.cmf: tokenizer")
@@ -76,7 +80,7 @@ def test_from_a_model_file(tiny_f32: Path, tokenizer: Tokenizer, write_cmf: Call
         assert same_tokenizer(Tokenizer.of(model), tokenizer) is None
     with (
         CmfFile.open(write_cmf({"t": np.ones(1)})) as model,
-        pytest.raises(FormatError, match="m.cmf: holds no tokenizer"),
+        pytest.raises(FormatError, match=r"m\.cmf: holds no tokenizer"),
     ):
         Tokenizer.of(model)
 
@@ -116,7 +120,11 @@ def test_template_may_refuse(source: bytes) -> None:
 
 
 def test_template_is_sandboxed(source: bytes) -> None:
-    for attack in ("{{ messages.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ range(10**9) | list }}"):
+    for attack in (
+        "{{ messages.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ range(10**9) | list }}",
+    ):
         with pytest.raises(InputError, match="the chat template refuses"):
             _chat(source, attack).render_chat(TALK, "c")
 

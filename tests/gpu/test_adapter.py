@@ -12,7 +12,12 @@ def adapter(index: int, name: str, kind: str) -> AdapterInfo:
     return AdapterInfo(index, name, kind, "Vulkan", "driver", frozenset(), {}, None)
 
 
-MACHINE = [adapter(0, "llvmpipe", "cpu"), adapter(1, "Radeon", "integrated"), adapter(2, "RTX", "discrete"), adapter(3, "RTX", "discrete")]
+MACHINE = [
+    adapter(0, "llvmpipe", "cpu"),
+    adapter(1, "Radeon", "integrated"),
+    adapter(2, "RTX", "discrete"),
+    adapter(3, "RTX", "discrete"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +27,17 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("selector", "index"), [(None, 2), ("0", 0), ("3", 3), ("cpu", 0), ("integrated", 1), ("discrete", 2), ("radeon", 1), ("RTX", 2)]
+    ("selector", "index"),
+    [
+        (None, 2),
+        ("0", 0),
+        ("3", 3),
+        ("cpu", 0),
+        ("integrated", 1),
+        ("discrete", 2),
+        ("radeon", 1),
+        ("RTX", 2),
+    ],
 )
 def test_choice(selector: str | None, index: int) -> None:
     assert choose_adapter(MACHINE, selector).index == index

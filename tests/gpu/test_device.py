@@ -79,7 +79,9 @@ def test_freeing_drops_bind_groups(device: Device) -> None:
 
 def test_limit_exceeded_names_buffer_bytes_and_limit(device: Device) -> None:
     too_many = device.max_binding // 4 + 1
-    with pytest.raises(LimitError, match=rf"buffer logits \[{too_many}\] f32: {4 * too_many} bytes, the device allows"):
+    with pytest.raises(
+        LimitError, match=rf"buffer logits \[{too_many}\] f32: {4 * too_many} bytes, the device allows"
+    ):
         device.buffer("logits", (too_many,))
 
 

@@ -51,8 +51,12 @@ def test_top_k(executor: Executor, golden: Golden) -> None:
     ids, p = executor.topk(golden["ids"].reshape(-1), k)
     want_ids, want_p = golden["topk_ids"].reshape(-1, k), golden["topk_p"].reshape(-1, k)
     differs = ids != want_ids
-    gap = np.minimum(*(np.abs(np.diff(want_p, axis=1, prepend=np.inf)), np.abs(np.diff(want_p, axis=1, append=np.inf))))
-    print(f"top-{k}: {int(differs.sum())} ids differ of {ids.size}; p max abs error {np.abs(p - want_p).max():.2e}")
+    gap = np.minimum(
+        *(np.abs(np.diff(want_p, axis=1, prepend=np.inf)), np.abs(np.diff(want_p, axis=1, append=np.inf)))
+    )
+    print(
+        f"top-{k}: {int(differs.sum())} ids differ of {ids.size}; p max abs error {np.abs(p - want_p).max():.2e}"
+    )
     assert (gap[differs & (np.arange(k) < k - 1)] <= tol.GOLDEN_TIE).all()
     last = differs[:, -1]
     assert (np.abs(p[last, -1] - want_p[last, -1]) <= tol.GOLDEN_TIE).all()

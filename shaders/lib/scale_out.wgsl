@@ -1,0 +1,7 @@
+// scale_out: a GEMM whose result column c is multiplied by cout[c], and then added where it accumulates
+
+const CONTINUES: bool = false;
+
+fn scaled_output(v: f32, c: u32) -> f32 {
+    return v * cout[c];
+}

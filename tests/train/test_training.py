@@ -1,0 +1,166 @@
+"""Whole runs on the bundled model: against the float64 trainer, repeated, and in micro-batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nvgpu.encode.compress import compress
+from nvgpu.errors import TrainingError
+from nvgpu.formats.cmf import CmfFile
+from nvgpu.formats.hf import import_hf
+from nvgpu.formats.text import TextSource, split_budget
+from nvgpu.formats.tokenizer import Tokenizer
+from nvgpu.gpu import Device
+from nvgpu.model.executor import Executor
+from nvgpu.model.net import Net, NetOptions
+from nvgpu.ops import tolerance as tol
+from nvgpu.progress import Silent
+from nvgpu.ref.trainer import Batch, train_steps
+from nvgpu.train.loop import Distillation
+from nvgpu.train.options import TrainOptions
+from nvgpu.train.run import TrainReport, train
+from nvgpu.train.targets import teacher_targets
+from nvgpu.train.windows import split
+from tests.model.reference import reference_net
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = ROOT / "LICENSE"
+OPTIONS = TrainOptions(
+    tokens=10 * 2 * 48, window=48, batch=2, lr=3e-2, topk=16, eval_windows=2, eval_every=10
+)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(teacher, student at 1.0 bits per weight)."""
+    folder = tmp_path_factory.mktemp("models")
+    teacher, student = folder / "teacher.cmf", folder / "student.cmf"
+    import_hf(ROOT / "examples" / "tiny-qwen3.5", teacher)
+    with CmfFile.open(teacher) as model:
+        compress(model, student, bpw=1.0, method="svid-refit", paths=1, embed_dtype=None, progress=Silent())
+    return teacher, student
+
+
+def run(device: Device, models: tuple[Path, Path], output: Path, options: TrainOptions) -> TrainReport:
+    teacher, student = models
+    return train(device, student, teacher, [TextSource.parse(str(TEXT))], output, options, Silent())
+
+
+@pytest.fixture(scope="module")
+def trained(
+    device: Device, models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[TrainReport, bytes]:
+    output = tmp_path_factory.mktemp("trained") / "trained.cmf"
+    return run(device, models, output, OPTIONS), output.read_bytes()
+
+
+def test_losses_follow_the_float64_trainer(
+    device: Device, models: tuple[Path, Path], trained: tuple[TrainReport, bytes]
+) -> None:
+    report, _ = trained
+    o = OPTIONS
+    with CmfFile.open(models[0]) as teacher, CmfFile.open(models[1]) as student:
+        budget = o.tokens + o.eval_windows * o.window
+        tokens = split_budget([TextSource.parse(str(TEXT))], Tokenizer.of(teacher), budget)
+        windows = split(tokens, window=o.window, batch=o.batch, eval_windows=o.eval_windows, seed=o.seed)
+        executor = Executor(Net(device, teacher, NetOptions(o.window)))
+        targets = teacher_targets(executor, windows.train, o.topk, o.batch * o.window, Silent())
+        executor.free()
+        executor.net.free()
+        shape = (o.batch, o.window, -1)
+        batches = [
+            Batch(
+                windows.train[b].reshape(o.batch, o.window),
+                targets.ids[b].reshape(shape),
+                targets.p[b].reshape(shape),
+            )
+            for b in windows.epoch_order()
+        ]
+        reference = train_steps(reference_net(student), batches, lr=o.lr, clip=o.clip, total=len(batches))
+    print("losses", [f"{x:.5f}" for x in report.losses], "reference", [f"{x:.5f}" for x in reference.losses])
+    assert len(report.losses) == 10
+    assert report.losses == pytest.approx(reference.losses, rel=tol.TRAINER_LOSS_REL)
+    assert report.losses[-1] <= 0.9 * report.losses[0]
+    assert report.kl_best < report.kl_start and report.kl_written == pytest.approx(report.kl_best, rel=1e-2)
+
+
+def test_the_same_run_gives_the_same_bytes(
+    device: Device, models: tuple[Path, Path], trained: tuple[TrainReport, bytes], tmp_path: Path
+) -> None:
+    again = run(device, models, tmp_path / "again.cmf", OPTIONS)
+    assert again.losses == trained[0].losses
+    assert (tmp_path / "again.cmf").read_bytes() == trained[1]
+
+
+def test_micro_batches_give_the_same_losses(
+    device: Device, models: tuple[Path, Path], trained: tuple[TrainReport, bytes], tmp_path: Path
+) -> None:
+    report = run(device, models, tmp_path / "micro.cmf", replace(OPTIONS, micro_batch=1))
+    assert report.losses == pytest.approx(trained[0].losses, rel=1e-5)
+
+
+def test_only_scales_and_gains_change(
+    models: tuple[Path, Path], trained: tuple[TrainReport, bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "trained.cmf"
+    path.write_bytes(trained[1])
+    with CmfFile.open(models[1]) as before, CmfFile.open(path) as after:
+        assert list(before.tensors) == list(after.tensors)
+        for name, entry in before.tensors.items():
+            found = after.tensors[name]
+            assert (found.dtype, found.shape, found.nbytes) == (entry.dtype, entry.shape, entry.nbytes)
+            frozen = any(
+                part in name
+                for part in ("embed_tokens", "in_proj_a", "in_proj_b", "conv1d", "A_log", "dt_bias")
+            )
+            assert np.array_equal(before.raw(name), after.raw(name)) == (
+                frozen or "linear_attn.norm" in name
+            ), name
+        assert before.tokenizer_json == after.tokenizer_json
+        record = after.header["provenance"]["nvg_train"]
+    assert record["steps"] == 10 and record["options"]["lr"] == OPTIONS.lr
+    assert str(models[0].parent) not in str(record)
+
+
+def test_nothing_better_writes_the_start(device: Device, models: tuple[Path, Path], tmp_path: Path) -> None:
+    """A learning rate too small to move anything: the start is written, byte for byte in every payload."""
+    options = replace(OPTIONS, tokens=2 * 2 * 48, lr=1e-30)
+    report = run(device, models, tmp_path / "start.cmf", options)
+    assert report.best_step == 0 and report.kl_best == report.kl_start
+    with CmfFile.open(models[1]) as before, CmfFile.open(tmp_path / "start.cmf") as after:
+        assert all(np.array_equal(before.raw(name), after.raw(name)) for name in before.tensors)
+
+
+def test_non_finite_steps_are_skipped_and_then_an_error(device: Device, models: tuple[Path, Path]) -> None:
+    o = replace(OPTIONS, window=16, batch=1, eval_windows=1, epochs=30)
+    ids = np.arange(17 * 16, dtype=np.uint32)
+    windows = split([ids], window=16, batch=1, eval_windows=1, seed=1)
+    with CmfFile.open(models[0]) as teacher, CmfFile.open(models[1]) as student:
+        executor = Executor(Net(device, teacher, NetOptions(16)))
+        every = np.concatenate([windows.train, windows.held_out])
+        targets = teacher_targets(executor, every, 16, 16, Silent())
+        executor.free()
+        executor.net.free()
+        executor = Executor(Net(device, student, NetOptions(16, trainable=True)))
+    loop = Distillation(executor, windows, targets, o, Silent())
+    start = executor.net.params.values.read()
+    targets.p[0] = np.nan
+    assert loop.step(0) is False and loop.state.skipped == 1
+    assert np.array_equal(executor.net.params.values.read(), start)
+    assert not executor.net.params.grads.read().any()
+    assert loop.step(1) is True and loop.state.skipped_in_a_row == 0
+    targets.p[:-1] = np.nan
+    with pytest.raises(TrainingError, match="24 steps in a row were not finite"):
+        loop.run()
+    executor.free()
+    executor.net.free()
+
+
+def test_memory_does_not_grow(device: Device, models: tuple[Path, Path], tmp_path: Path) -> None:
+    before = (device.memory.live, device.memory.count)
+    run(device, models, tmp_path / "out.cmf", replace(OPTIONS, tokens=2 * 2 * 48))
+    assert (device.memory.live, device.memory.count) == before
