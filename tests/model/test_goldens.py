@@ -105,3 +105,26 @@ def test_kl_and_gradients_of_gains(executor: Executor, golden: Golden) -> None:
         worst = max(worst, error)
     assert len(grads) == 11
     assert worst <= tol.GOLDEN_GRAD_REL_L2
+
+
+def test_mixed_precision(device: Device, teacher: CmfFile, golden: Golden) -> None:
+    """Frozen weights rounded to f16: the looser bars of `--precision mixed`."""
+    executor = Executor(Net(device, teacher, NetOptions(golden["ids"].shape[1], trainable=True, mixed=True)))
+    ids, k = golden["ids"].reshape(-1), golden["topk_ids"].shape[-1]
+    hidden = executor.forward(ids)
+    logits = executor.net.head.logits(executor.rec, executor.ws, hidden).reshape(*golden["ids"].shape, -1)
+    last = hidden.read().reshape(golden["hidden_4"].shape)
+    assert np.abs(last - golden["hidden_4"]).max() <= tol.MIXED_HIDDEN
+    assert np.abs(logits[:, -8:] - golden["logits_tail"]).max() <= tol.MIXED_HIDDEN
+    targets = np.roll(golden["ids"], -1, axis=1).astype(np.uint32).reshape(-1)
+    nll, _ = executor.evaluate(ids, targets, None)
+    found = nll.reshape(golden["ids"].shape)[:, :-1].mean(dtype=np.float64)
+    assert abs(found - golden["nll"].mean(dtype=np.float64)) <= tol.MIXED_NLL
+    perturb_gains(executor, golden)
+    weight = np.full(len(ids), 1 / len(ids), np.float32)
+    executor.step(ids, golden["topk_ids"].reshape(-1, k), golden["topk_p"].reshape(-1, k), weight)
+    for name, grad in executor.net.params.unpack(executor.net.params.grads.read()).items():
+        want = golden[f"grad:{name}"].astype(np.float64)
+        assert np.linalg.norm(grad - want) <= tol.MIXED_GRAD_REL_L2 * np.linalg.norm(want), name
+    executor.free()
+    executor.net.free()
