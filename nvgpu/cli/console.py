@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 _SECONDS_BETWEEN_LINES = 10.0
+_WIDTH_IN_A_FILE = 140
 
 
 def stderr() -> Console:
@@ -22,7 +23,10 @@ def print_table(title: str, columns: list[str], rows: list[list[str]], *, to: Co
         table.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    (to or Console(highlight=False)).print(table)
+    console = to or Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH_IN_A_FILE
+    console.print(table)
 
 
 class ConsoleProgress:

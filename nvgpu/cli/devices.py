@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from typing import Any
 
@@ -11,7 +12,7 @@ from nvgpu import __version__
 from nvgpu.cli.check_device import gemm_rates, quick_parity
 from nvgpu.cli.common import adapter_option, command, json_option, print_json
 from nvgpu.cli.console import print_table, stderr
-from nvgpu.gpu import Device, choose_adapter, list_adapters, open_device
+from nvgpu.gpu import AdapterInfo, Device, choose_adapter, list_adapters, open_device
 from nvgpu.gpu.device import OPTIONAL_FEATURES
 
 _LIMITS = (
@@ -45,6 +46,7 @@ def devices(ctx: click.Context, check: bool, adapter: str | None, as_json: bool)
             for a in adapters
         ],
         "used": chosen.index,
+        "why": _why(chosen, adapter),
         "features": {name: _feature(device, name) for name in OPTIONAL_FEATURES},
         "limits": {name: device.limits[name] for name in _LIMITS},
     }
@@ -59,6 +61,14 @@ def devices(ctx: click.Context, check: bool, adapter: str | None, as_json: bool)
         _print(report)
     if failures:
         ctx.exit(1)
+
+
+def _why(chosen: AdapterInfo, selector: str | None) -> str:
+    if selector:
+        return f"--adapter {selector}"
+    if named := os.environ.get("NVGPU_ADAPTER"):
+        return f"NVGPU_ADAPTER={named}"
+    return f"the first {chosen.type} one; discrete goes before integrated before cpu"
 
 
 def _feature(device: Device, name: str) -> str:
@@ -83,6 +93,7 @@ def _print(report: dict[str, Any]) -> None:
         ["adapter", "name", "type", "backend", "driver"],
         rows,
     )
+    click.echo(f"adapter {report['used']} is used: {report['why']}")
     print_table("", ["feature", "state"], [[k, v] for k, v in report["features"].items()])
     print_table("", ["limit", "value"], [[k, str(v)] for k, v in report["limits"].items()])
     if "parity" in report:
