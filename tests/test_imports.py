@@ -36,7 +36,7 @@ PARTS = {
     "errors": Part(frozenset(), frozenset()),
     "progress": Part(frozenset(), frozenset()),
     "ref": part(),
-    "gpu": part(plus=("wgpu",)),
+    "gpu": part(plus=("wgpu", "platformdirs")),
     "formats": part(plus=("tokenizers", "jinja2")),
     "ops": part("gpu", "ref"),
     "layers": part(*BELOW_LAYERS),

@@ -73,7 +73,7 @@ def _why(chosen: AdapterInfo, selector: str | None) -> str:
 
 def _feature(device: Device, name: str) -> str:
     if name in device.features:
-        return "used" if name != "cooperative-matrix" else "granted"
+        return "used"
     return device.refused.get(name, "not offered by the adapter")
 
 

@@ -43,8 +43,8 @@ from nvgpu.train.options import MAX_TOPK, PRECISIONS
     "--precision",
     default="f32",
     show_default=True,
-    type=click.Choice(PRECISIONS),
-    help="f32, or mixed: weights rounded to f16.",
+    type=click.Choice(PRECISIONS[1:]),
+    help="f32, or mixed: GEMMs round weights (and inputs, where matrix units run) to f16.",
 )
 @adapter_option
 @json_option

@@ -72,7 +72,7 @@ _D = TrainOptions()
     default=_D.precision,
     show_default=True,
     type=click.Choice(PRECISIONS),
-    help="f32, or mixed: frozen weights rounded to f16, sums in f32.",
+    help="f32; mixed: GEMMs round weights and inputs to f16 and sum in f32; auto: mixed where matrix units run.",
 )
 @click.option("--seed", default=_D.seed, show_default=True, help="Seed of the window order.")
 @adapter_option
@@ -108,4 +108,4 @@ def train(
         ["held-out perplexity, written file", f"{report.ppl_written:.4g}"],
         ["steps (skipped)", f"{report.steps} ({report.skipped})"],
     ]
-    print_table(f"trained {output}", [f"top-{settings.topk}, {settings.precision}", ""], rows)
+    print_table(f"trained {output}", [f"top-{settings.topk}, {report.options['precision']}", ""], rows)

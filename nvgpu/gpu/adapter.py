@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nvgpu.errors import NoAdapterError
+from nvgpu.gpu.matrix_units import activate
 
 _TYPE_NAMES = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "CPU": "cpu"}
 _PREFERENCE = ("discrete", "integrated", "other", "cpu")
@@ -41,6 +42,7 @@ def list_adapters() -> list[AdapterInfo]:
     os.environ.setdefault(
         "XDG_RUNTIME_DIR", os.environ.get("TMPDIR", "/tmp")
     )  # the EGL loader complains without one
+    activate()
     import wgpu  # here, so that commands that need no device start without the native library
 
     found = [a for a in wgpu.gpu.enumerate_adapters_sync() if a.info["backend_type"] in _BACKENDS]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ WEBGPU_DEFAULT_LIMITS = {
 }
 _MAX_BINDING = (2 << 30) - 4  # wgpu keeps binding sizes in an i32 (gfx-rs/wgpu#8105)
 _UNIFORM_ALIGN = 16
+_MATRIX_MEMORY = 40 << 10  # bytes of workgroup memory that gemm_matrix needs
 
 
 @contextmanager
@@ -108,6 +111,7 @@ class Device:
         self.refused = dict(refused)
         self.is_cpu = adapter.type == "cpu"
         self.memory = MemoryAccount()
+        self.waited = 0.0  # seconds the host has spent in reads, waiting for the device
         self.plans: dict[
             Any, Any
         ] = {}  # resolved op calls, kept here so that they live as long as their pipelines
@@ -115,6 +119,11 @@ class Device:
         self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._fence = self.buffer("fence", (1,))
         self.memory = MemoryAccount()  # the fence is not the caller's
+
+    @property
+    def matrix_units(self) -> bool:
+        """Whether GEMMs can run on matrix units, with f16 inputs and f32 sums."""
+        return {"cooperative-matrix", "shader-f16"} <= self.features
 
     @property
     def max_binding(self) -> int:
@@ -196,8 +205,10 @@ class Device:
         """The content of `buffer`, shaped and typed; waits for the work submitted before."""
         if buffer.size == 0:
             return np.zeros(buffer.shape, DTYPES[buffer.dtype])
+        began = time.perf_counter()
         with translated(f"read of {buffer.name}"):
             data = self.raw.queue.read_buffer(buffer.raw, buffer.offset, round_up(buffer.nbytes, 4))
+        self.waited += time.perf_counter() - began
         return np.frombuffer(data, DTYPES[buffer.dtype], buffer.size).reshape(buffer.shape)
 
     # ── pipelines and bind groups ──
@@ -226,7 +237,7 @@ class Device:
         )
         try:
             layout = self.raw.create_bind_group_layout(entries=entries)
-            module = self.raw.create_shader_module(label=label, code=text.code)
+            module = self._module(label, text.code)
             raw = self.raw.create_compute_pipeline(
                 label=label,
                 layout=self.raw.create_pipeline_layout(bind_group_layouts=[layout]),
@@ -238,6 +249,26 @@ class Device:
             raise ShaderError(f"{label}: {text.locate(str(e)).strip()}") from e
         self._caches.pipelines[key] = pipeline = Pipeline(label, raw, layout)
         return pipeline
+
+    def _module(self, label: str, code: str) -> Any:
+        """The compiled module: without bounds and loop checks, since the parity harness proves the kernels' indices.
+
+        `NVGPU_SHADER_CHECKS=1` puts the checks back. wgpu-py has no call for it, hence the native one.
+        """
+        if os.environ.get("NVGPU_SHADER_CHECKS", "0") not in ("", "0"):
+            return self.raw.create_shader_module(label=label, code=code)
+        from wgpu.backends.wgpu_native import _api
+
+        ffi, text, name = _api.ffi, code.encode(), label.encode()
+        held = ffi.new("char[]", text), ffi.new("char[]", name)
+        source = ffi.new("WGPUShaderSourceWGSL *")
+        source.chain.sType = _api.lib.WGPUSType_ShaderSourceWGSL
+        source.code.data, source.code.length = held[0], len(text)
+        descriptor = ffi.new("WGPUShaderModuleDescriptor *")
+        descriptor.nextInChain = ffi.cast("WGPUChainedStruct *", source)
+        descriptor.label.data, descriptor.label.length = held[1], len(name)
+        raw = _api.libf.wgpuDeviceCreateShaderModuleTrusted(self.raw._internal, descriptor, 0)
+        return _api.GPUShaderModule(label, raw, self.raw)
 
     def bind_group(self, pipeline: Pipeline, buffers: Sequence[Buffer], params: bytes) -> Any:
         """The cached bind group of `buffers` in binding order, then the params."""
@@ -317,10 +348,35 @@ def open_device(selector: str | None = None, *, default_limits: bool = False) ->
         if "cooperative-matrix" not in wanted:
             raise GpuError(f"adapter {adapter.label}: {' '.join(str(e).split())}") from e
         wanted.remove("cooperative-matrix")
-        refused["cooperative-matrix"] = "listed, but this wgpu build refuses it as experimental"
+        refused["cooperative-matrix"] = (
+            "listed, but this wgpu build refuses it as experimental (on Linux tools/enable_matrix_units.py helps)"
+        )
         with translated(f"adapter {adapter.label}"):
             raw = _request(adapter, wanted, limits)
-    return Device(adapter, raw, refused)
+    device = Device(adapter, raw, refused)
+    _earn_matrix_units(device)
+    return device
+
+
+def _earn_matrix_units(device: Device) -> None:
+    """Turn matrix units off where they do not give the right results, or where their kernels do not fit."""
+    from nvgpu.gpu.selftest import matrix_units_self_test
+
+    if "cooperative-matrix" not in device.features:
+        return
+    memory = device.limits["max-compute-workgroup-storage-size"]
+    reason = (
+        f"{memory} bytes of workgroup memory, the kernels need {_MATRIX_MEMORY}"
+        if memory < _MATRIX_MEMORY
+        else matrix_units_self_test(device)
+        if device.matrix_units
+        else "needs shader-f16"
+    )
+    if reason is not None:
+        device.features -= {"cooperative-matrix"}
+        device.refused["cooperative-matrix"] = reason
+        if reason.startswith("self-test"):
+            warnings.warn(f"adapter {device.adapter.label}: matrix units are off: {reason}", stacklevel=3)
 
 
 def _request(adapter: AdapterInfo, features: Sequence[str], limits: Mapping[str, int]) -> Any:

@@ -19,11 +19,13 @@ _SECONDS_PER_SUBMISSION = 0.25
 class Recorder:
     """Records work for one device; used as a context manager it submits at the end.
 
+    `precision`: `f32`, or `mixed` to let GEMMs round their f32 inputs to f16 (where matrix units run).
     With a profiler each dispatch gets its own pass and two timestamps; without one, consecutive dispatches share a pass.
     """
 
-    def __init__(self, device: Device, profiler: Profiler | None = None) -> None:
+    def __init__(self, device: Device, profiler: Profiler | None = None, precision: str = "f32") -> None:
         self.device = device
+        self.precision = precision
         self.profiler = profiler
         self.submissions = 0
         self.dispatches = 0

@@ -28,7 +28,12 @@ class Executor:
     ) -> None:
         self.net = net
         self.ws = workspace or Workspace(net.device)
-        self.rec = Recorder(net.device, profiler)
+        self.rec = Recorder(net.device, profiler, "mixed" if net.options.mixed else "f32")
+
+    @property
+    def rounds_gradients(self) -> bool:
+        """Whether the backward's GEMMs round gradients to f16."""
+        return self.rec.precision == "mixed" and self.net.device.matrix_units
 
     def layer_input(self, layer: int, rows: int) -> Buffer:
         """Kept input of a layer; the one past the last layer is the input of the final norm."""

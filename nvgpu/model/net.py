@@ -31,7 +31,8 @@ RANK_TILE = 32  # ranks are padded to it with l = 0; matrix units will want 128
 
 @dataclass(frozen=True)
 class NetOptions:
-    """How to load: `window` tokens a window; `trainable` gains and scales; `mixed` rounds frozen weights to f16."""
+    """How to load: `window` tokens a window; `trainable` gains and scales; `mixed` rounds frozen weights to f16,
+    and the inputs of GEMMs too where matrix units run."""
 
     window: int
     trainable: bool = False

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from nvgpu.ops.table import Arg, Arrays, Case, Dims, In, InOut, Kernel, Op, Out, case, full_case
-from nvgpu.ops.tolerance import matmul, pointwise, reduction
+from nvgpu.gpu import Recorder
+from nvgpu.ops.table import Arg, Arrays, Case, Dims, In, InOut, Kernel, Op, Out, case, cdiv, full_case
+from nvgpu.ops.tolerance import half_inputs, matmul, pointwise, reduction
 from nvgpu.ref import elementwise as ref_elementwise
 from nvgpu.ref import linear as ref
 
 _ROWS_OF_VEC4 = "inner % 4 == 0 and lda % 4 == 0 and x0 % 4 == 0"
+_ROWS_OF_COLSUM = 128  # as many as a tile of gemm_matrix has
 _BODIES = {
     "tiles": ("gpu", "cdiv(N, 128) * cdiv({outer}, 128)", {}),
     "registers": ("cpu", "cdiv(N, 8 * WG) * cdiv({outer}, 16)", {"WG": 8}),
@@ -65,8 +67,28 @@ def _packed_signs(kind: str) -> tuple[_Weights, ...]:
     )
 
 
+def _matrix(shader: str, kind: str, stored: str, *, acc: bool, reduces: bool = False) -> Kernel:
+    """The kernel on matrix units; f16 rows are whole vec4s, and so is the contraction."""
+    outer, inner = ("M", "K") if kind == "nt" else ("K", "M")
+    libs = ("input_4", "colsum_rows" if reduces else "colsum_none", f"matrix_{stored}_{kind}", "gemm_matrix")
+    return Kernel(
+        f"matrix-{stored}",
+        f"linear/{shader}.wgsl",
+        grid=f"cdiv(N, 128) * cdiv({outer}, 128)",
+        consts={"ACC": acc},
+        aliases={"PIECE": "vec4<f32>", **({"HALF4": "vec4<f16>"} if stored == "f16" else {})},
+        libs=tuple(f"lib/{lib}.wgsl" for lib in libs),
+        enables=("f16", "wgpu_cooperative_matrix"),
+        when="gpu",
+        needs=("shader-f16", "cooperative-matrix"),
+        fits=_ROWS_OF_VEC4 + (" and K % 4 == 0" if stored == "f16" else ""),
+        precision="mixed",
+        tol=half_inputs(inner),
+    )
+
+
 def _kernels(shader: str, kind: str, weights: Sequence[_Weights], *, acc: bool) -> tuple[Kernel, ...]:
-    """Workgroup tiles on GPUs, register tiles on CPU adapters; kernels with matrix units would stand in front."""
+    """Workgroup tiles on GPUs, register tiles on CPU adapters."""
     libs = {"tiles": (f"tile_{kind}", "gemm_tiles"), "registers": (f"block_{kind}", "gemm_registers")}
     return tuple(
         Kernel(
@@ -138,12 +160,19 @@ def _dense(half: bool) -> tuple[Op, Op, Op, Op]:
     tail, words = ("_f16", " from f16 weights") if half else ("", "")
     stored_nt = _f16("nt") if half else (_F32_VEC4, _F32)
     stored_nn = _f16("nn") if half else (_F32_VEC4, _F32)
+
+    def matrix(shader: str, kind: str, *, acc: bool) -> tuple[Kernel, ...]:
+        return (_matrix(shader, kind, "f16", acc=acc),) if half else ()
+
     nt = Op(
         f"matmul_nt{tail}",
         f"y = x · wᵀ{words}",
         args=(In("x", "f32", "N K"), _weights(half), Out("y", "f32", "N M")),
         params=f"{_NT_FIELDS} ldy=M y0=0",
-        kernels=_kernels(f"matmul_nt{tail}", "nt", stored_nt, acc=False),
+        kernels=(
+            *matrix(f"matmul_nt{tail}", "nt", acc=False),
+            *_kernels(f"matmul_nt{tail}", "nt", stored_nt, acc=False),
+        ),
         ref=lambda a, d: {"y": _nt(a, d)},
         backward=f"matmul_nn{tail}",
         tol=matmul("K"),
@@ -156,7 +185,10 @@ def _dense(half: bool) -> tuple[Op, Op, Op, Op]:
         f"columns y0 .. y0 + M of y = x · wᵀ{words}; the others stay",
         args=(In("x", "f32", "N K"), _weights(half), InOut("y", "f32", "N ldy")),
         params=f"{_NT_FIELDS} ldy y0",
-        kernels=_kernels(f"matmul_nt_into{tail}", "nt", stored_nt, acc=False),
+        kernels=(
+            *matrix(f"matmul_nt_into{tail}", "nt", acc=False),
+            *_kernels(f"matmul_nt_into{tail}", "nt", stored_nt, acc=False),
+        ),
         ref=_into,
         backward=f"matmul_nn_acc{tail}",
         tol=matmul("K"),
@@ -169,7 +201,10 @@ def _dense(half: bool) -> tuple[Op, Op, Op, Op]:
         f"y = x · w{words}",
         args=(In("x", "f32", "N M"), _weights(half), Out("y", "f32", "N K")),
         params=f"{_NN_FIELDS} lda=M x0=0 ldy=K y0=0",
-        kernels=_kernels(f"matmul_nn{tail}", "nn", stored_nn, acc=False),
+        kernels=(
+            *matrix(f"matmul_nn{tail}", "nn", acc=False),
+            *_kernels(f"matmul_nn{tail}", "nn", stored_nn, acc=False),
+        ),
         ref=lambda a, d: {"y": ref.matmul_nn(a["x"], a["w"])},
         backward="none: it is the backward of matmul_nt; frozen weights need no gradient",
         tol=matmul("M"),
@@ -182,7 +217,10 @@ def _dense(half: bool) -> tuple[Op, Op, Op, Op]:
         f"y += columns x0 .. x0 + M of x, times w{words}",
         args=(In("x", "f32", "N lda"), _weights(half), InOut("y", "f32", "N K")),
         params=f"{_NN_FIELDS} lda x0 ldy=K y0=0",
-        kernels=_kernels(f"matmul_nn_acc{tail}", "nn", stored_nn, acc=True),
+        kernels=(
+            *matrix(f"matmul_nn_acc{tail}", "nn", acc=True),
+            *_kernels(f"matmul_nn_acc{tail}", "nn", stored_nn, acc=True),
+        ),
         ref=_nn_acc,
         backward="none: it is the backward of matmul_nt_into; frozen weights need no gradient",
         tol=matmul("M"),
@@ -210,6 +248,7 @@ def _words(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> np.ndar
 _SIGN_CASES = (
     case(N=1, M=1, K=1),
     case(N=3, M=64, K=40),
+    case(N=131, M=132, K=264),
     case(N=65, M=67, K=136),
     case(N=129, M=65, K=64),
     full_case(N=4096, M=3584, K=768),
@@ -246,7 +285,7 @@ def _signs(name: str, summary: str, kind: str, *, out: bool = False, acc: bool =
             (_NT_FIELDS + " ldy=M y0=0" if kind == "nt" else _NN_FIELDS + " lda=M x0=0 ldy=K y0=0")
             + " W=cdiv(K,32)"
         ),
-        kernels=_kernels(name, kind, _packed_signs(kind), acc=acc),
+        kernels=(_matrix(name, kind, "signs", acc=acc), *_kernels(name, kind, _packed_signs(kind), acc=acc)),
         ref=value,
         backward=backward,
         tol=matmul(inner),
@@ -281,6 +320,73 @@ sign_matmul_nn = _signs(
     "nn",
     backward="none: it is the backward of sign_matmul_nt",
 )
+
+
+def _signs_colsum(name: str, kind: str, *, out: bool = False, acc: bool = False, stores: bool = True) -> Op:
+    """A GEMM from packed signs on matrix units that also sums its unscaled results times t by column."""
+    inner, outer = ("K", "M") if kind == "nt" else ("M", "K")
+    product = ref.sign_matmul_nt if kind == "nt" else ref.sign_matmul_nn
+
+    def sums(values: np.ndarray[Any, Any], d: Dims) -> np.ndarray[Any, Any]:
+        return np.add.reduceat(values, np.arange(0, d.N, _ROWS_OF_COLSUM), axis=0)
+
+    def value(a: Arrays, d: Dims) -> Arrays:
+        e = product(a["x"], a["cin"], a["w"], np.ones(d[outer]))
+        y = (a["y"] if acc else 0.0) + e * (a["cout"] if out else 1.0)
+        return {"partial": sums(e * a["t"], d), **({"y": y} if stores else {})}
+
+    def mag(a: Arrays, d: Dims) -> Arrays:
+        row = (np.abs(a["x"]) @ np.abs(a["cin"]))[:, None] * np.ones(d[outer])
+        y = (np.abs(a["y"]) if acc else 0.0) + row * (np.abs(a["cout"]) if out else 1.0)
+        return {"partial": sums(row * np.abs(a["t"]), d), **({"y": y} if stores else {})}
+
+    e = "e_nm = Σ_k x_nk cin_k s_mk" if kind == "nt" else "e_nk = Σ_m x_nm cin_m s_mk"
+    kept = f"y {'+=' if acc else '='} {'cout·' if out else ''}e and " if stores else ""
+    fields = f"N M inner={inner} outer={outer} lda={inner} x0=0 W=cdiv(K,32)" + (
+        " ldy=K y0=0" if stores else ""
+    )
+    scale = f", col_scale{'_acc' if acc else ''}" if out else ""
+    return Op(
+        name,
+        f"{kept}the column sums of e·t over each {_ROWS_OF_COLSUM} rows, {e} from packed signs",
+        args=(
+            In("x", "f32", f"N {inner}"),
+            In("cin", "f32", inner),
+            In("w", "u32", "M W"),
+            *([In("cout", "f32", outer)] if out else []),
+            In("t", "f32", f"N {outer}"),
+            *([(InOut if acc else Out)("y", "f32", f"N {outer}")] if stores else []),
+            Out("partial", "f32", f"cdiv(N,{_ROWS_OF_COLSUM}) {outer}"),
+        ),
+        params=fields,
+        kernels=(_matrix(name, kind, "signs", acc=acc, reduces=True),),
+        ref=value,
+        backward="none: it is part of the backward of binary low-rank linears",
+        tol=matmul(inner),
+        flops="2 * N * M * K",
+        init={"w": _words},
+        mag=mag,
+        cases=tuple(c for c in _SIGN_CASES if c.values[inner] % 4 == 0),
+        composed=f"sign_matmul_{kind}, colsum_mul_partial{scale}",
+    )
+
+
+sign_matmul_nn_colsum = _signs_colsum("sign_matmul_nn_colsum", "nn")
+sign_matmul_nn_scaled_colsum = _signs_colsum("sign_matmul_nn_scaled_colsum", "nn", out=True)
+sign_matmul_nn_scaled_acc_colsum = _signs_colsum("sign_matmul_nn_scaled_acc_colsum", "nn", out=True, acc=True)
+sign_matmul_nt_colsum = _signs_colsum("sign_matmul_nt_colsum", "nt", stores=False)
+
+
+def colsum_groups(rows: int) -> int:
+    """First axis of the `partial` of the ops that sum by column."""
+    return cdiv(rows, _ROWS_OF_COLSUM)
+
+
+def fused_signs(rec: Recorder, m: int, n: int, rank: int) -> bool:
+    """Whether the ops that sum by column run for a binary low-rank linear `[m, n]`."""
+    aligned = m % 4 == 0 and n % 4 == 0 and rank % 4 == 0
+    return rec.precision == "mixed" and rec.device.matrix_units and aligned
+
 
 # ── column scales and sums ──
 

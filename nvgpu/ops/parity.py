@@ -94,7 +94,8 @@ def check(device: Device, op: Op, kernel: Kernel, case: Case) -> Result:
             continue
         if first[arg.name].tobytes() != second[arg.name].tobytes():
             raise ParityError(f"{label}: {arg.name} differs between two runs on the same input")
-        tol = op.tol if isinstance(op.tol, Tolerance) else op.tol[arg.name]
+        tols = kernel.tol or op.tol
+        tol = tols if isinstance(tols, Tolerance) else tols[arg.name]
         expected = np.asarray(want[arg.name], np.float64).reshape(first[arg.name].shape)
         mag = np.asarray(mags.get(arg.name, magnitude(expected)), np.float64).reshape(expected.shape)
         bound = tol.bound(expected, mag, float(evaluate(tol.terms, dims)))

@@ -85,7 +85,8 @@ class Kernel:
     `grid`: one expression (that many workgroups, folded over x and y where they exceed 65535) or three.
     `consts`, `overrides`: values, or expressions over the dimensions (as strings).
     `libs`: files put behind the preamble. `when`: `any`, or `cpu` / `gpu` adapters only. `needs`: features.
-    `fits`: an expression over the dimensions that must hold.
+    `fits`: an expression over the dimensions that must hold. `precision`: `mixed` kernels round f32 inputs to f16 and run
+    only for recorders of that precision; `tol` is then their tolerance instead of the op's.
     """
 
     name: str
@@ -99,15 +100,18 @@ class Kernel:
     when: str = "any"
     needs: tuple[str, ...] = ()
     fits: str = "True"
+    precision: str = "any"
+    tol: Tolerance | Mapping[str, Tolerance] | None = None
 
     def runs_on(self, device: Device) -> bool:
         """Whether the device grants what the kernel needs."""
         return all(feature in device.features for feature in self.needs)
 
-    def suits(self, device: Device, dims: Mapping[str, Any]) -> bool:
-        """Whether this is a kernel to choose on the device, for these dimensions."""
+    def suits(self, device: Device, dims: Mapping[str, Any], precision: str = "f32") -> bool:
+        """Whether this is a kernel to choose on the device, for these dimensions and this precision."""
         kind = self.when == "any" or self.when == ("cpu" if device.is_cpu else "gpu")
-        return kind and self.runs_on(device) and bool(evaluate(self.fits, dims))
+        allowed = self.precision in ("any", precision)
+        return kind and allowed and self.runs_on(device) and bool(evaluate(self.fits, dims))
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,8 @@ class Op:
     `flops`: an expression over the dimensions. `init`: generators of inputs that standard normals do not suit.
     `prepare(arrays, dims)`: derives dependent inputs (such as saved forward values) in place.
     `tol`: one tolerance for all outputs, or one per output. `mag(arrays, dims) -> outputs`: for reductions whose terms
-    cancel, the sum of the magnitudes of the terms of every output element.
+    cancel, the sum of the magnitudes of the terms of every output element. `composed`: for an op that exists on some
+    devices only, the ops that do the same elsewhere.
     """
 
     name: str
@@ -167,6 +172,7 @@ class Op:
     init: Mapping[str, Init] = field(default_factory=dict)
     prepare: Callable[[Arrays, Dims], None] | None = None
     mag: Callable[[Arrays, Dims], Arrays] | None = None
+    composed: str = ""
 
     def __post_init__(self) -> None:
         if self.name in OPS:
@@ -210,13 +216,22 @@ class Op:
         """
         buffers = self._buffers(given)
         values = {k: v for k, v in given.items() if not isinstance(v, Buffer)}
-        key = (self.name, kernel and kernel.name, *(b.shape for b in buffers), *values.items())
+        key = (
+            self.name,
+            kernel.name if kernel else rec.precision,
+            *(b.shape for b in buffers),
+            *values.items(),
+        )
         plans: dict[Any, _Plan] = rec.device.plans
         plan = plans.get(key)
         if plan is None:
-            plan = plans[key] = self._plan(rec.device, buffers, values, kernel)
+            plan = plans[key] = self._plan(rec, buffers, values, kernel)
         self._refuse_aliases(buffers)
         rec.dispatch(plan.pipeline, buffers, plan.params, plan.groups, plan.flops, plan.nbytes)
+
+    def chosen(self, rec: Recorder, dims: Mapping[str, Any]) -> Kernel | None:
+        """The kernel that a call with these dimensions runs; None where there is none."""
+        return next((k for k in self.kernels if k.suits(rec.device, dims, rec.precision)), None)
 
     def _buffers(self, given: Mapping[str, Any]) -> list[Buffer]:
         try:
@@ -231,11 +246,10 @@ class Op:
         return buffers
 
     def _plan(
-        self, device: Device, buffers: list[Buffer], values: dict[str, Any], kernel: Kernel | None
+        self, rec: Recorder, buffers: list[Buffer], values: dict[str, Any], kernel: Kernel | None
     ) -> _Plan:
-        dims = self._infer(buffers, values)
-        if kernel is None:
-            kernel = next((k for k in self.kernels if k.suits(device, dims)), None)
+        device, dims = rec.device, self._infer(buffers, values)
+        kernel = kernel or self.chosen(rec, dims)
         if kernel is None:
             raise GpuError(f"op {self.name}: no kernel for {dict(dims)} on {device.adapter.label}")
         overrides = {k: _value(v, dims) for k, v in kernel.overrides.items()}

@@ -58,6 +58,20 @@ def matmul(terms: str) -> Tolerance:
     return Tolerance(f"matmul({terms})", reduction(terms).bound, terms)
 
 
+def half_inputs(terms: str) -> Tolerance:
+    """A dot product of length `terms` whose inputs are rounded to f16 once and summed in f32 (exact weights).
+
+    The roundings add up like a random walk: U16 · mag / sqrt(terms) for equal terms, never more than U16 · mag.
+    """
+
+    def bound(want: Array, mag: Array, terms: float) -> Array:
+        walk = min(1.0, 8 / np.sqrt(terms))
+        rounding: Array = (1.01 * U16 * walk + 4 * U32 * (8 + np.sqrt(terms))) * mag
+        return rounding + terms * TINY16
+
+    return Tolerance(f"half_inputs({terms})", bound, terms)
+
+
 def scan(terms: str) -> Tolerance:
     """A recurrence over `terms` steps, each of them a short reduction with an exp in it: errors add up along the scan."""
     return Tolerance(f"scan({terms})", lambda want, mag, terms: 16 * U32 * (8 + np.sqrt(terms)) * mag, terms)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from nvgpu.errors import InputError
 
-PRECISIONS = ("f32", "mixed")
+PRECISIONS = ("auto", "f32", "mixed")
 MAX_TOPK = 256  # what the device's top-k selection keeps
 
 
@@ -19,7 +19,8 @@ class TrainOptions:
     tokens: training tokens drawn from the sources. window, batch: tokens a window, windows a step. epochs: passes over the
     windows. lr: peak learning rate (relative to the magnitude for h, l, g). topk: teacher probabilities kept per token.
     eval_windows, eval_every: held-out windows, and steps between evaluations. clip: global gradient norm.
-    micro_batch: windows on the device at once (0: the batch). precision: `f32`, or `mixed` (weights rounded to f16).
+    micro_batch: windows on the device at once (0: the batch). precision: `f32`, `mixed` (GEMMs
+    round weights and inputs to f16 and sum in f32), or `auto`: mixed where matrix units run.
     """
 
     tokens: int = 1_000_000
@@ -32,7 +33,7 @@ class TrainOptions:
     eval_every: int = 50
     clip: float = 1.0
     micro_batch: int = 0
-    precision: str = "f32"
+    precision: str = "auto"
     seed: int = 42
 
     def __post_init__(self) -> None:
@@ -63,6 +64,12 @@ class TrainOptions:
     @property
     def windows_at_once(self) -> int:
         return self.micro_batch or self.batch
+
+    def resolved(self, matrix_units: bool) -> TrainOptions:
+        """The options with `auto` replaced by what it means on a device."""
+        if self.precision != "auto":
+            return self
+        return replace(self, precision="mixed" if matrix_units else "f32")
 
     def record(self) -> dict[str, Any]:
         """The options as provenance keeps them; micro-batches change no result that matters, so they are left in too."""

@@ -69,6 +69,7 @@ def train(
         OutputError: `output` cannot be written.
         TrainingError: too many non-finite steps in a row.
     """
+    options = options.resolved(device.matrix_units)
     with CmfFile.open(student_path) as student, CmfFile.open(teacher_path) as teacher:
         inputs = [student_path, teacher_path, *(source.path for source in sources)]
         check_output(output, inputs, student_path.stat().st_size + _HEADER_ROOM)

@@ -1,0 +1,23 @@
+// sign_matmul_nn_scaled_colsum: y_nk = cout_k e_nk, e_nk = Σ_m x_nm cin_m s_mk from packed signs, and the column sums of e·t over each 128 rows
+// bind 0  in     x       f32[N, M]
+// bind 1  in     cin     f32[M]
+// bind 2  in     w       u32[M, W]
+// bind 3  in     cout    f32[K]
+// bind 4  in     t       f32[N, K]
+// bind 5  out    y       f32[N, K]
+// bind 6  out    partial f32[cdiv(N,128), K]
+// grid    tiles of the result; the body is lib/gemm_matrix.wgsl
+// alias   PIECE  what rows are stored in: vec4<f32>
+// numerics  f16 inputs and signs, f32 sums in the order of the contraction
+
+@group(0) @binding(0) var<storage, read> x: array<PIECE>;
+@group(0) @binding(1) var<storage, read> cin: array<f32>;
+@group(0) @binding(2) var<storage, read> w: array<u32>;
+@group(0) @binding(3) var<storage, read> cout: array<f32>;
+@group(0) @binding(4) var<storage, read> t: array<f32>;
+@group(0) @binding(5) var<storage, read_write> y: array<f32>;
+@group(0) @binding(6) var<storage, read_write> partial: array<f32>;
+@group(0) @binding(7) var<uniform> p: Params;
+
+//!include lib/gemm_io.wgsl
+//!include lib/scale_out.wgsl
