@@ -354,8 +354,19 @@ def open_device(selector: str | None = None, *, default_limits: bool = False) ->
         with translated(f"adapter {adapter.label}"):
             raw = _request(adapter, wanted, limits)
     device = Device(adapter, raw, refused)
+    _earn_subgroups(device)
     _earn_matrix_units(device)
     return device
+
+
+def _earn_subgroups(device: Device) -> None:
+    """Turn subgroups off where kernels that share a column among 8 lanes would go wrong."""
+    from nvgpu.gpu.selftest import subgroup_self_test
+
+    reason = subgroup_self_test(device) if "subgroup" in device.features else None
+    if reason is not None:
+        device.features -= {"subgroup"}
+        device.refused["subgroup"] = reason
 
 
 def _earn_matrix_units(device: Device) -> None:

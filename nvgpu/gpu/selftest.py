@@ -1,4 +1,4 @@
-"""The self-test that a device passes before matrix units are used on it."""
+"""The self-tests that a device passes before matrix units and subgroups are used on it."""
 
 from __future__ import annotations
 
@@ -33,3 +33,23 @@ def matrix_units_self_test(device: Device) -> str | None:
         return f"self-test failed: {e}"
     wrong = int((got != x @ w.T).sum())
     return f"self-test failed: {wrong} of {got.size} values are wrong" if wrong else None
+
+
+def subgroup_self_test(device: Device) -> str | None:
+    """None if 8 neighbouring invocations are lanes of one subgroup, in their order, else the reason."""
+    lanes = np.arange(128)
+    try:
+        pipeline = device.pipeline(
+            "subgroup self-test", resolve("gpu/subgroup_octets.wgsl", []), ("read_write",), {}
+        )
+        y = device.buffer("y", (128,), "u32")
+        with Recorder(device) as rec:
+            rec.dispatch(pipeline, [y], np.zeros(4, np.uint32).tobytes(), (1, 1, 1))
+        got = y.read()
+        device.free(y)
+    except NvgpuError as e:
+        return f"self-test failed: {e}"
+    want = np.repeat((lanes**2).reshape(-1, 8).sum(axis=1), 8) + (lanes ^ 5)
+    return (
+        None if np.array_equal(got, want) else "self-test failed: 8 neighbours are not lanes of one subgroup"
+    )

@@ -11,8 +11,8 @@ import numpy as np
 from nvgpu.errors import InputError
 from nvgpu.gpu import Buffer, Device, Recorder
 from nvgpu.layers.workspace import Workspace
+from nvgpu.ops import elementwise, linear
 from nvgpu.ops import head as ops
-from nvgpu.ops import linear
 
 Array = np.ndarray[Any, Any]
 
@@ -60,6 +60,7 @@ class Head:
             logits_bytes or (_LOGITS_BYTES_CPU if device.is_cpu else _LOGITS_BYTES), device.max_binding
         )
         self._rows_at_once = max(budget // (4 * self.vocab) // _ROWS, 1) * _ROWS
+        self._half = half
         self._forward = linear.matmul_nt_into_f16 if half else linear.matmul_nt_into
         self._backward = linear.matmul_nn_acc_f16 if half else linear.matmul_nn_acc
         self._slices = list(
@@ -131,7 +132,18 @@ class Head:
             dx = _part(dhidden, rows)
             rec.clear(dx)
             for s in self._slices:
-                self._backward(rec, x=dlogits, w=s.weight, y=dx, x0=s.first)
+                self._slice_backward(rec, ws, dlogits, s, dx)
+
+    def _slice_backward(self, rec: Recorder, ws: Workspace, dlogits: Buffer, s: _Slice, dx: Buffer) -> None:
+        """dx += the slice's columns of dlogits, times its weights; few rows are spread over parts of the vocabulary."""
+        rows = dx.shape[0]
+        parts = linear.parts_for(rec, rows, self.width, s.weight.shape[0]) if self._half else 0
+        if parts < 2 or s.first % 4 or self.vocab % 4:
+            self._backward(rec, x=dlogits, w=s.weight, y=dx, x0=s.first)
+            return
+        sums = ws.buf("head.parts", (parts, rows, self.width))
+        linear.matmul_nn_parts_f16(rec, x=dlogits, w=s.weight, y=sums, x0=s.first)
+        elementwise.colsum_acc(rec, partial=sums.reshaped(parts, dx.size), y=dx.reshaped(dx.size))
 
     def nll(self, rec: Recorder, ws: Workspace, hidden: Buffer, targets: Buffer, nll: Buffer) -> None:
         """nll `[N]` = -ln softmax at the targets u32 `[N]`, each below the vocabulary."""

@@ -111,9 +111,6 @@ class BlrLinear:
         rows = x.shape[0]
         for i, p in enumerate(self.paths):
             t, ds = self._inner(ws, i, rows), ws.buf("blr.ds", (rows, p.l.size))
-            if linear.fused_signs(rec, self.out_features, self.in_features, p.l.size):
-                self._backward_fused(rec, ws, p, t, x, dy, ds, dx, acc or i > 0)
-                continue
             e = ws.buf("blr.e", (rows, self.in_features))
             # 2. y (+)= h ⊙ ((t ⊙ l)·Uᵀ): ds = (dy ⊙ h)·U, dl = Σ ds·t, dh = Σ dy·((t ⊙ l)·Uᵀ)
             linear.sign_matmul_nn(rec, x=dy, cin=p.h, w=p.u, y=ds, K=p.l.size)
@@ -129,36 +126,6 @@ class BlrLinear:
                 _accumulate(rec, ws, x, e, p.dg)
             scale = linear.col_scale_acc if acc or i else linear.col_scale
             scale(rec, x=e, g=p.g, y=dx)
-
-    def _backward_fused(
-        self,
-        rec: Recorder,
-        ws: Workspace,
-        p: BlrPath,
-        t: Buffer,
-        x: Buffer,
-        dy: Buffer,
-        ds: Buffer,
-        dx: Buffer,
-        acc: bool,
-    ) -> None:
-        """The same in three GEMMs that form their column sums themselves; neither u nor e is stored."""
-        rows = x.shape[0]
-        groups = linear.colsum_groups(rows)
-        sums = {
-            name: ws.buf(f"blr.sums.{name}", (groups, size))
-            for name, size in (("l", p.l.size), ("h", self.out_features), ("g", self.in_features))
-        }
-        # 2. y (+)= h ⊙ ((t ⊙ l)·Uᵀ): ds = (dy ⊙ h)·U, dl = Σ ds·t, dh = Σ dy·((t ⊙ l)·Uᵀ)
-        linear.sign_matmul_nn_colsum(rec, x=dy, cin=p.h, w=p.u, t=t, y=ds, partial=sums["l"])
-        if p.dh is not None:
-            linear.sign_matmul_nt_colsum(rec, x=t, cin=p.l, w=p.u, t=dy, partial=sums["h"])
-        # 1. t = (x ⊙ g)·Vᵀ: dx (+)= g ⊙ e, e = (ds ⊙ l)·V, dg = Σ x·e
-        down = linear.sign_matmul_nn_scaled_acc_colsum if acc else linear.sign_matmul_nn_scaled_colsum
-        down(rec, x=ds, cin=p.l, w=p.v, cout=p.g, t=x, y=dx, partial=sums["g"])
-        for name, grad in (("l", p.dl), ("h", p.dh), ("g", p.dg)):
-            if grad is not None:
-                elementwise.colsum_acc(rec, partial=sums[name], y=grad)
 
 
 def _accumulate(rec: Recorder, ws: Workspace, a: Buffer, b: Buffer, grad: Buffer) -> None:

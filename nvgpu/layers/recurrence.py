@@ -13,7 +13,7 @@ from nvgpu.gpu import Buffer, Recorder
 from nvgpu.layers.workspace import Workspace
 from nvgpu.ops import gdn_scan
 
-STATES_BYTES = 64 << 20
+STATES_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)

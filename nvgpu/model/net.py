@@ -26,7 +26,8 @@ from nvgpu.model.geometry import Geometry
 from nvgpu.model.params import Params, ParamSpec
 
 Array = np.ndarray[Any, Any]
-RANK_TILE = 32  # ranks are padded to it with l = 0; matrix units will want 128
+RANK_TILE = 32  # ranks are padded to it with l = 0
+MATRIX_RANK_TILE = 128  # on matrix units, whose tiles are that wide
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class _Loader:
         self.geometry = geometry
         self.options = options
         self.owned: list[Buffer] = []
+        self.rank_tile = MATRIX_RANK_TILE if options.mixed and device.matrix_units else RANK_TILE
         self.blr = {
             name: BlrTensor.parse(model.raw(name), f"{model.path}: tensor {name}")
             for name in body_linear_names(geometry)
@@ -123,7 +125,7 @@ class _Loader:
             values = self.values(name)
             yield ParamSpec(name, values, len(values), relative=False)
         for name, tensor in self.blr.items():
-            padded = -(-tensor.rank // RANK_TILE) * RANK_TILE
+            padded = -(-tensor.rank // self.rank_tile) * self.rank_tile
             for i, path in enumerate(tensor.paths):
                 for part, values, size in (
                     ("h", path.h, tensor.m),
@@ -168,7 +170,7 @@ class _Loader:
         return DenseLinear(name, role, self.keep(self.device.upload(name, values, dtype)))
 
     def blr_linear(self, name: str, role: str, tensor: BlrTensor) -> Linear:
-        padded = -(-tensor.rank // RANK_TILE) * RANK_TILE
+        padded = -(-tensor.rank // self.rank_tile) * self.rank_tile
         paths = []
         for i, path in enumerate(tensor.paths):
             u = words_from_bytes(path.u, tensor.m, padded)

@@ -105,6 +105,7 @@ _SHAPES = (
     (1, 64, 1, 2, 32, 36),
     (1, 65, 1, 2, 128, 128),
     (1, 127, 1, 1, 36, 40),
+    (2, 45, 1, 2, 160, 288),
 )
 _FULL = (8, 512, 16, 16, 128, 128)
 _CASES = (
@@ -123,6 +124,7 @@ def _in_group(B: int, T: int, Hk: int, Hv: int, Dk: int, Dv: int) -> dict[str, i
 _GROUP_CASES: tuple[Case, ...] = (
     *(case(**_in_group(*s)) for s in _SHAPES),
     case(**_shape(1, 65, 1, 2, 32, 32, scan0=0, G=2)),
+    case(**_in_group(2, 77, 2, 4, 128, 36)),
     case(**_shape(65537, 1, 1, 1, 4, 4, scan0=0, G=65537)),
     full_case(**_shape(*_FULL, scan0=32, G=64)),
 )
@@ -190,6 +192,34 @@ def _columns(shader: str, scale: str, axis: str = "Dv", *, libs: bool = False) -
     )
 
 
+def _split(shader: str) -> Kernel:
+    """Two columns of the state per 8 lanes of a subgroup, which hold 16 rows each in registers."""
+    return Kernel(
+        "split",
+        shader,
+        grid="G * cdiv(8 * Dv // W, WG)",
+        consts={"DK": "Dk", "DV": "Dv", "L": "L", "W": 2, "WG": 128},
+        aliases={"COL": "vec2<f32>"},
+        when="gpu",
+        needs=("subgroup",),
+        fits="Dk == 128 and L == 32 and Dv % 4 == 0",
+    )
+
+
+def _with_tiles(kernels: tuple[Kernel, ...], shader: str, grid: str) -> tuple[Kernel, ...]:
+    """In front of the others on GPUs, for the usual heads: products by tiles in workgroup memory."""
+    consts = {name: value for name, value in kernels[0].consts.items() if name in ("DK", "DV", "L")}
+    tiles = Kernel(
+        "tiles",
+        shader,
+        grid=grid,
+        consts=consts,
+        when="gpu",
+        fits="Dk % 32 == 0 and L == 32" + (" and Dv % 32 == 0" if "DV" in consts else ""),
+    )
+    return (tiles, *kernels)
+
+
 def _pairs(a: Arrays, d: Dims) -> Arrays:
     pairs, rates = stages.gdn_pairs(*_take(a, d, "q k log_decay beta"), chunk=d.L)
     return {"pairs": pairs, "rates": rates}
@@ -236,7 +266,7 @@ gdn_states = Op(
     "the state at every chunk's start and gap = v - (decayed state)ᵀk of every token, for a group of scans",
     args=(_K, _V, _RATES, _PAIRS, InOut("gap", "f32", "N Hv Dv"), Out("states", "f32", _STATES)),
     params=f"Hk {_GROUP}",
-    kernels=_columns("gdn/gdn_states.wgsl", "G"),
+    kernels=(_split("gdn/gdn_states_split.wgsl"), *_columns("gdn/gdn_states.wgsl", "G")),
     ref=_states,
     backward="gdn_states_bwd",
     tol=scan("T"),
@@ -258,7 +288,9 @@ gdn_out = Op(
     "o_t = (decayed chunk-start state)ᵀ q_t + sum over s <= t of pairs q·k beta_s gap_s, for a group of scans",
     args=(_Q, _RATES, _PAIRS, _GAP, In("states", "f32", _STATES), InOut("o", "f32", "N Hv Dv")),
     params=f"Hk {_GROUP}",
-    kernels=_columns("gdn/gdn_out.wgsl", "G * NC"),
+    kernels=_with_tiles(
+        _columns("gdn/gdn_out.wgsl", "G * NC"), "gdn/gdn_out_tiles.wgsl", "G * NC * cdiv(Dv, 128)"
+    ),
     ref=_out,
     backward="gdn_states_bwd, gdn_reads, gdn_pairs_bwd",
     tol=matmul("Dk + L"),
@@ -293,7 +325,7 @@ gdn_states_bwd = Op(
         Out("dstates", "f32", _STATES),
     ),
     params=f"Hk {_GROUP}",
-    kernels=_columns("gdn/gdn_states_bwd.wgsl", "G"),
+    kernels=(_split("gdn/gdn_states_bwd_split.wgsl"), *_columns("gdn/gdn_states_bwd.wgsl", "G")),
     ref=_states_bwd,
     backward="none: a backward",
     tol=scan("T"),
@@ -331,7 +363,11 @@ gdn_reads = Op(
         InOut("reads", "f32", "N Hv 3 Dk"),
     ),
     params=f"kind {_GROUP}",
-    kernels=_columns("gdn/gdn_reads.wgsl", "G * NC", "Dk", libs=True),
+    kernels=_with_tiles(
+        _columns("gdn/gdn_reads.wgsl", "G * NC", "Dk", libs=True),
+        "gdn/gdn_reads_tiles.wgsl",
+        "G * NC * cdiv(Dk, 128)",
+    ),
     ref=_reads,
     backward="none: a backward",
     tol=matmul("Dv"),
@@ -451,21 +487,25 @@ gdn_dqk = Op(
         InOut("dlog_decay", "f32", "N Hv"),
     ),
     params=f"Hk {_ROWS}",
-    kernels=tuple(
-        Kernel(
-            name,
-            "gdn/gdn_dqk.wgsl",
-            grid="N // T * Hv * NC",
-            consts={"DK": "Dk", "L": "L", "W": width, "WG": lanes},
-            aliases={"COL": kind},
-            libs=(f"lib/columns_{width}.wgsl",),
-            when=when,
-            fits="Dk % 4 == 0",
-        )
-        for name, when, width, kind, lanes in (
-            ("vec4", "cpu", 4, "vec4<f32>", 32),
-            ("scalar", "gpu", 1, "f32", 64),
-        )
+    kernels=_with_tiles(
+        tuple(
+            Kernel(
+                name,
+                "gdn/gdn_dqk.wgsl",
+                grid="N // T * Hv * NC",
+                consts={"DK": "Dk", "L": "L", "W": width, "WG": lanes},
+                aliases={"COL": kind},
+                libs=(f"lib/columns_{width}.wgsl",),
+                when=when,
+                fits="Dk % 4 == 0",
+            )
+            for name, when, width, kind, lanes in (
+                ("vec4", "cpu", 4, "vec4<f32>", 32),
+                ("scalar", "gpu", 1, "f32", 64),
+            )
+        ),
+        "gdn/gdn_dqk_tiles.wgsl",
+        "N // T * Hv * NC",
     ),
     ref=_dqk,
     backward="none: a backward",

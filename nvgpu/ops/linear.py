@@ -19,7 +19,6 @@ from nvgpu.ref import elementwise as ref_elementwise
 from nvgpu.ref import linear as ref
 
 _ROWS_OF_VEC4 = "inner % 4 == 0 and lda % 4 == 0 and x0 % 4 == 0"
-_ROWS_OF_COLSUM = 128  # as many as a tile of gemm_matrix has
 _BODIES = {
     "tiles": ("gpu", "cdiv(N, 128) * cdiv({outer}, 128)", {}),
     "registers": ("cpu", "cdiv(N, 8 * WG) * cdiv({outer}, 16)", {"WG": 8}),
@@ -67,23 +66,25 @@ def _packed_signs(kind: str) -> tuple[_Weights, ...]:
     )
 
 
-def _matrix(shader: str, kind: str, stored: str, *, acc: bool, reduces: bool = False) -> Kernel:
+def _matrix(shader: str, kind: str, stored: str, *, acc: bool, parts: bool = False) -> Kernel:
     """The kernel on matrix units; f16 rows are whole vec4s, and so is the contraction."""
     outer, inner = ("M", "K") if kind == "nt" else ("K", "M")
-    libs = ("input_4", "colsum_rows" if reduces else "colsum_none", f"matrix_{stored}_{kind}", "gemm_matrix")
+    libs = ("input_4", f"matrix_{stored}_{kind}", "gemm_matrix")
+    cut = {"PARTS": "P", "PER": f"cdiv(cdiv({inner}, P), 32) * 32"} if parts else {"PER": 0}
+    grid = f"cdiv(N, 128) * cdiv({outer}, 128)" + (" * P" if parts else "")
     return Kernel(
         f"matrix-{stored}",
         f"linear/{shader}.wgsl",
-        grid=f"cdiv(N, 128) * cdiv({outer}, 128)",
-        consts={"ACC": acc},
+        grid=grid,
+        consts={"ACC": acc, "WHOLE": f"N % 128 == 0 and {outer} % 128 == 0 and {grid} <= 65535", **cut},
         aliases={"PIECE": "vec4<f32>", **({"HALF4": "vec4<f16>"} if stored == "f16" else {})},
-        libs=tuple(f"lib/{lib}.wgsl" for lib in libs),
+        libs=tuple(f"lib/{lib}.wgsl" for lib in (*libs, *(() if parts else ("parts_one",)))),
         enables=("f16", "wgpu_cooperative_matrix"),
         when="gpu",
         needs=("shader-f16", "cooperative-matrix"),
         fits=_ROWS_OF_VEC4 + (" and K % 4 == 0" if stored == "f16" else ""),
         precision="mixed",
-        tol=half_inputs(inner),
+        tol=half_inputs("1" if parts else inner),  # a part can have few terms
     )
 
 
@@ -322,70 +323,41 @@ sign_matmul_nn = _signs(
 )
 
 
-def _signs_colsum(name: str, kind: str, *, out: bool = False, acc: bool = False, stores: bool = True) -> Op:
-    """A GEMM from packed signs on matrix units that also sums its unscaled results times t by column."""
-    inner, outer = ("K", "M") if kind == "nt" else ("M", "K")
-    product = ref.sign_matmul_nt if kind == "nt" else ref.sign_matmul_nn
-
-    def sums(values: np.ndarray[Any, Any], d: Dims) -> np.ndarray[Any, Any]:
-        return np.add.reduceat(values, np.arange(0, d.N, _ROWS_OF_COLSUM), axis=0)
-
-    def value(a: Arrays, d: Dims) -> Arrays:
-        e = product(a["x"], a["cin"], a["w"], np.ones(d[outer]))
-        y = (a["y"] if acc else 0.0) + e * (a["cout"] if out else 1.0)
-        return {"partial": sums(e * a["t"], d), **({"y": y} if stores else {})}
-
-    def mag(a: Arrays, d: Dims) -> Arrays:
-        row = (np.abs(a["x"]) @ np.abs(a["cin"]))[:, None] * np.ones(d[outer])
-        y = (np.abs(a["y"]) if acc else 0.0) + row * (np.abs(a["cout"]) if out else 1.0)
-        return {"partial": sums(row * np.abs(a["t"]), d), **({"y": y} if stores else {})}
-
-    e = "e_nm = Σ_k x_nk cin_k s_mk" if kind == "nt" else "e_nk = Σ_m x_nm cin_m s_mk"
-    kept = f"y {'+=' if acc else '='} {'cout·' if out else ''}e and " if stores else ""
-    fields = f"N M inner={inner} outer={outer} lda={inner} x0=0 W=cdiv(K,32)" + (
-        " ldy=K y0=0" if stores else ""
-    )
-    scale = f", col_scale{'_acc' if acc else ''}" if out else ""
-    return Op(
-        name,
-        f"{kept}the column sums of e·t over each {_ROWS_OF_COLSUM} rows, {e} from packed signs",
-        args=(
-            In("x", "f32", f"N {inner}"),
-            In("cin", "f32", inner),
-            In("w", "u32", "M W"),
-            *([In("cout", "f32", outer)] if out else []),
-            In("t", "f32", f"N {outer}"),
-            *([(InOut if acc else Out)("y", "f32", f"N {outer}")] if stores else []),
-            Out("partial", "f32", f"cdiv(N,{_ROWS_OF_COLSUM}) {outer}"),
-        ),
-        params=fields,
-        kernels=(_matrix(name, kind, "signs", acc=acc, reduces=True),),
-        ref=value,
-        backward="none: it is part of the backward of binary low-rank linears",
-        tol=matmul(inner),
-        flops="2 * N * M * K",
-        init={"w": _words},
-        mag=mag,
-        cases=tuple(c for c in _SIGN_CASES if c.values[inner] % 4 == 0),
-        composed=f"sign_matmul_{kind}, colsum_mul_partial{scale}",
-    )
+def _parts(a: Arrays, d: Dims) -> tuple[list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]]:
+    per = cdiv(cdiv(d.M, d.P), 32) * 32
+    x = a["x"][:, d.x0 : d.x0 + d.M]
+    cuts = [slice(i * per, (i + 1) * per) for i in range(d.P)]
+    return [x[:, c] for c in cuts], [a["w"][c] for c in cuts]
 
 
-sign_matmul_nn_colsum = _signs_colsum("sign_matmul_nn_colsum", "nn")
-sign_matmul_nn_scaled_colsum = _signs_colsum("sign_matmul_nn_scaled_colsum", "nn", out=True)
-sign_matmul_nn_scaled_acc_colsum = _signs_colsum("sign_matmul_nn_scaled_acc_colsum", "nn", out=True, acc=True)
-sign_matmul_nt_colsum = _signs_colsum("sign_matmul_nt_colsum", "nt", stores=False)
+matmul_nn_parts_f16 = Op(
+    "matmul_nn_parts_f16",
+    "columns x0 .. x0 + M of x, times w from f16 weights, the contraction cut into P parts to be summed",
+    args=(In("x", "f32", "N lda"), _weights(True), Out("y", "f32", "P N K")),
+    params="N M K inner=M outer=K lda x0 ldy=K",
+    kernels=(_matrix("matmul_nn_parts_f16", "nn", "f16", acc=False, parts=True),),
+    ref=lambda a, d: {"y": np.stack([ref.matmul_nn(x, w) for x, w in zip(*_parts(a, d), strict=True)])},
+    backward="none: it is the backward of matmul_nt_into_f16; frozen weights need no gradient",
+    tol=matmul("M"),
+    flops="2 * N * M * K",
+    mag=lambda a, d: {"y": np.stack([np.abs(x) @ np.abs(w) for x, w in zip(*_parts(a, d), strict=True)])},
+    cases=(
+        case(N=65, M=132, K=136, lda=140, x0=8, P=3),
+        case(N=3, M=64, K=64, lda=64, x0=0, P=4),
+        full_case(N=256, M=16384, K=1024, lda=32768, x0=16384, P=16),
+    ),
+    composed="matmul_nn_acc_f16",
+)
+_TILES_AT_ONCE = (
+    256  # about what a large card runs at a time; fixed, so that results do not depend on the card
+)
 
 
-def colsum_groups(rows: int) -> int:
-    """First axis of the `partial` of the ops that sum by column."""
-    return cdiv(rows, _ROWS_OF_COLSUM)
-
-
-def fused_signs(rec: Recorder, m: int, n: int, rank: int) -> bool:
-    """Whether the ops that sum by column run for a binary low-rank linear `[m, n]`."""
-    aligned = m % 4 == 0 and n % 4 == 0 and rank % 4 == 0
-    return rec.precision == "mixed" and rec.device.matrix_units and aligned
+def parts_for(rec: Recorder, rows: int, width: int, contraction: int) -> int:
+    """Parts into which to cut the contraction of a result `[rows, width]` for `matmul_nn_parts_f16`; 0: it does not run."""
+    if rec.precision != "mixed" or not rec.device.matrix_units or width % 4 or contraction % 4:
+        return 0
+    return min(max(_TILES_AT_ONCE // (cdiv(rows, 128) * cdiv(width, 128)), 1), cdiv(contraction, 512))
 
 
 # ── column scales and sums ──

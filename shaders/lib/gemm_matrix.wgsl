@@ -1,70 +1,46 @@
 // gemm_matrix: a GEMM on matrix units by tiles of 128 x 128 results, 32 deep in workgroup memory as f16, sums in f32
 // Four subgroups of 64 x 64 results each. The next tile's loads run while this one is multiplied. Unrolled by hand: matrices
 // cannot be indexed. matrix_{f16,signs}_{nt,nn} say how the weights' tile is fetched, lies in memory and is read.
+// A factor a column of results is put into the weights, as f16. With ACC the sums go on from the results so far.
+// WHOLE: the result is whole tiles, which go to memory as they are; else through workgroup memory, with bounds checks: naga
+// takes the workgroup's id for a value that is not uniform, so that one dispatch cannot have both.
+// PER: contraction indices a part where the contraction is cut into parts with results of their own, else 0.
 
 //!include lib/group_index.wgsl
 
 const TILE: u32 = 128u;
 const DEPTH: u32 = 32u;
 const PITCH: u32 = 10u;  // vec4s a row of the inputs' tile: 8, and 2 against bank conflicts
-const RESULT_PITCH: u32 = 132u;
+const RESULT_PITCH: u32 = 20u;
 const TALL: u32 = 8u;  // tiles of a column of tiles that run side by side, to find their weights in the cache
 var<workgroup> tile_x: array<vec4<f16>, TILE * PITCH>;
-var<workgroup> results: array<f32, 32u * RESULT_PITCH>;  // 16 rows of each of the two rows of subgroups
-
-struct Inputs {
-    r0: vec4<f32>, r1: vec4<f32>, r2: vec4<f32>, r3: vec4<f32>,
-    r4: vec4<f32>, r5: vec4<f32>, r6: vec4<f32>, r7: vec4<f32>,
-}
+var<workgroup> results: array<f32, 4u * 16u * RESULT_PITCH>;  // a matrix of each subgroup: more would halve the occupancy
 
 // Columns c .. c + 4 of a row; rows past the end repeat the last one and are not stored, columns past it are zero.
 fn input_or_zero(row: u32, c: u32) -> vec4<f32> {
     return select(vec4<f32>(), input4(min(row, p.N - 1u), min(c, p.inner - 4u)), c < p.inner);
 }
 
-fn fetch_inputs(row: u32, c: u32) -> Inputs {
-    return Inputs(
-        input_or_zero(row, c), input_or_zero(row + 16u, c), input_or_zero(row + 32u, c), input_or_zero(row + 48u, c),
-        input_or_zero(row + 64u, c), input_or_zero(row + 80u, c), input_or_zero(row + 96u, c), input_or_zero(row + 112u, c),
-    );
-}
-
-fn stash_inputs(slot: u32, scale: vec4<f32>, t: Inputs) {
-    tile_x[slot] = vec4<f16>(t.r0 * scale);
-    tile_x[slot + 16u * PITCH] = vec4<f16>(t.r1 * scale);
-    tile_x[slot + 32u * PITCH] = vec4<f16>(t.r2 * scale);
-    tile_x[slot + 48u * PITCH] = vec4<f16>(t.r3 * scale);
-    tile_x[slot + 64u * PITCH] = vec4<f16>(t.r4 * scale);
-    tile_x[slot + 80u * PITCH] = vec4<f16>(t.r5 * scale);
-    tile_x[slot + 96u * PITCH] = vec4<f16>(t.r6 * scale);
-    tile_x[slot + 112u * PITCH] = vec4<f16>(t.r7 * scale);
-}
-
-// Row of the tile of row r of the results in workgroup memory, in round i.
-fn tile_row(r: u32, i: u32) -> u32 {
-    return r / 16u * 64u + 16u * i + r % 16u;
-}
-
-fn begin_results(first_row: u32, col: u32, lane: u32, i: u32) {
+// The subgroup's matrix in workgroup memory starts from the results so far, 8 rows of a column an invocation.
+fn begin_matrix(part: u32, row: u32, col: u32, at: u32) {
     workgroupBarrier();
-    for (var r = 0u; r < 32u; r++) {
-        results[r * RESULT_PITCH + lane] = begin(first_row + tile_row(r, i), col);
-    }
-    workgroupBarrier();
-}
-
-// Store round i's results of one column; returns what they add to the column's sum.
-fn finish_results(first_row: u32, col: u32, lane: u32, i: u32) -> f32 {
-    var sum = 0.0;
-    for (var r = 0u; r < 32u; r++) {
-        let row = first_row + tile_row(r, i);
-        let value = results[r * RESULT_PITCH + lane];
-        put(row, col, value);
-        if (REDUCES && row < p.N && col < p.outer) {
-            sum += value * other(row, col);
+    for (var r = 0u; r < 8u; r++) {
+        if (row + r < p.N && col < p.outer) {
+            results[at + r * RESULT_PITCH] = y[result_at(part, row + r, col)];
         }
     }
-    return sum;
+    workgroupBarrier();
+}
+
+// Store what of the subgroup's matrix lies inside the result.
+fn finish_matrix(part: u32, row: u32, col: u32, at: u32) {
+    workgroupBarrier();
+    for (var r = 0u; r < 8u; r++) {
+        if (row + r < p.N && col < p.outer) {
+            y[result_at(part, row + r, col)] = results[at + r * RESULT_PITCH];
+        }
+    }
+    workgroupBarrier();
 }
 
 @compute @workgroup_size(128)
@@ -75,19 +51,29 @@ fn main(
 ) {
     let down = (p.N + TILE - 1u) / TILE;
     let across = (p.outer + TILE - 1u) / TILE;
-    let tile = group_index(group, groups);
+    let index = group_index(group, groups);
+    let part = index / (down * across);
+    let tile = index % (down * across);
     let band = tile / (TALL * across);
     let tall = min(down - band * TALL, TALL);
     let within = tile - band * TALL * across;
     let tile_y = band * TALL + within % tall;
-    let first_row = select(p.N, tile_y * TILE, tile < down * across);  // no early return: matrices need uniform control flow
+    // no early return for workgroups too many: matrices need uniform control flow
+    let first_row = select(p.N, tile_y * TILE, part < PARTS);
     let first_col = within / tall * TILE;
-    let subgroup = lane / 32u;
-    let sub_row = subgroup / 2u * 64u;
-    let sub_col = subgroup % 2u * 64u;
+    let first_c = part * PER;
+    let end_c = select(min(first_c + PER, p.inner), p.inner, PER == 0u);
+    let sub_row = lane / 64u * 64u;
+    let sub_col = lane / 32u % 2u * 64u;
     let load_row = first_row + lane / 8u;
     let load_c = 4u * (lane % 8u);
     let slot = lane / 8u * PITCH + lane % 8u;
+    let matrix = lane / 32u * (16u * RESULT_PITCH);
+    let mine = matrix + lane / 16u % 2u * (8u * RESULT_PITCH) + lane % 16u;
+    let row = first_row + sub_row + lane / 16u % 2u * 8u;
+    let col = first_col + sub_col + lane % 16u;
+    let result_pitch = RESULT_PITCH;
+    let pitch = PITCH;
     var c00 = coop_mat16x16<f32, C>();
     var c01 = coop_mat16x16<f32, C>();
     var c02 = coop_mat16x16<f32, C>();
@@ -104,110 +90,242 @@ fn main(
     var c31 = coop_mat16x16<f32, C>();
     var c32 = coop_mat16x16<f32, C>();
     var c33 = coop_mat16x16<f32, C>();
-    let result_pitch = RESULT_PITCH;
-    let out0 = sub_row / 4u * RESULT_PITCH + sub_col;
-    let out1 = out0 + 16u;
-    let out2 = out0 + 32u;
-    let out3 = out0 + 48u;
-    if (ACC) {  // two ifs: naga takes the value of && for one that is not uniform
-        if (CONTINUES) {
-            begin_results(first_row, first_col + lane, lane, 0u);
-            c00 = coopLoadT<coop_mat16x16<f32, C>>(&results[out0], result_pitch);
-            c01 = coopLoadT<coop_mat16x16<f32, C>>(&results[out1], result_pitch);
-            c02 = coopLoadT<coop_mat16x16<f32, C>>(&results[out2], result_pitch);
-            c03 = coopLoadT<coop_mat16x16<f32, C>>(&results[out3], result_pitch);
-            begin_results(first_row, first_col + lane, lane, 1u);
-            c10 = coopLoadT<coop_mat16x16<f32, C>>(&results[out0], result_pitch);
-            c11 = coopLoadT<coop_mat16x16<f32, C>>(&results[out1], result_pitch);
-            c12 = coopLoadT<coop_mat16x16<f32, C>>(&results[out2], result_pitch);
-            c13 = coopLoadT<coop_mat16x16<f32, C>>(&results[out3], result_pitch);
-            begin_results(first_row, first_col + lane, lane, 2u);
-            c20 = coopLoadT<coop_mat16x16<f32, C>>(&results[out0], result_pitch);
-            c21 = coopLoadT<coop_mat16x16<f32, C>>(&results[out1], result_pitch);
-            c22 = coopLoadT<coop_mat16x16<f32, C>>(&results[out2], result_pitch);
-            c23 = coopLoadT<coop_mat16x16<f32, C>>(&results[out3], result_pitch);
-            begin_results(first_row, first_col + lane, lane, 3u);
-            c30 = coopLoadT<coop_mat16x16<f32, C>>(&results[out0], result_pitch);
-            c31 = coopLoadT<coop_mat16x16<f32, C>>(&results[out1], result_pitch);
-            c32 = coopLoadT<coop_mat16x16<f32, C>>(&results[out2], result_pitch);
-            c33 = coopLoadT<coop_mat16x16<f32, C>>(&results[out3], result_pitch);
+    let y_pitch = p.ldy;
+    let y0 = result_at(part, first_row + sub_row, first_col + sub_col);
+    let y1 = y0 + 16u * p.ldy;
+    let y2 = y0 + 32u * p.ldy;
+    let y3 = y0 + 48u * p.ldy;
+    if (ACC) {
+        if (WHOLE) {
+            let at_c00 = y0;
+            c00 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c00], y_pitch);
+            let at_c01 = y0 + 16u;
+            c01 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c01], y_pitch);
+            let at_c02 = y0 + 32u;
+            c02 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c02], y_pitch);
+            let at_c03 = y0 + 48u;
+            c03 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c03], y_pitch);
+            let at_c10 = y1;
+            c10 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c10], y_pitch);
+            let at_c11 = y1 + 16u;
+            c11 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c11], y_pitch);
+            let at_c12 = y1 + 32u;
+            c12 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c12], y_pitch);
+            let at_c13 = y1 + 48u;
+            c13 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c13], y_pitch);
+            let at_c20 = y2;
+            c20 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c20], y_pitch);
+            let at_c21 = y2 + 16u;
+            c21 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c21], y_pitch);
+            let at_c22 = y2 + 32u;
+            c22 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c22], y_pitch);
+            let at_c23 = y2 + 48u;
+            c23 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c23], y_pitch);
+            let at_c30 = y3;
+            c30 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c30], y_pitch);
+            let at_c31 = y3 + 16u;
+            c31 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c31], y_pitch);
+            let at_c32 = y3 + 32u;
+            c32 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c32], y_pitch);
+            let at_c33 = y3 + 48u;
+            c33 = coopLoadT<coop_mat16x16<f32, C>>(&y[at_c33], y_pitch);
+        } else {
+            begin_matrix(part, row, col, mine);
+            c00 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row, col + 16u, mine);
+            c01 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row, col + 32u, mine);
+            c02 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row, col + 48u, mine);
+            c03 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row + 16u, col, mine);
+            c10 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row + 16u, col + 16u, mine);
+            c11 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row + 16u, col + 32u, mine);
+            c12 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row + 16u, col + 48u, mine);
+            c13 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row + 32u, col, mine);
+            c20 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row + 32u, col + 16u, mine);
+            c21 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row + 32u, col + 32u, mine);
+            c22 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row + 32u, col + 48u, mine);
+            c23 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row + 48u, col, mine);
+            c30 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row + 48u, col + 16u, mine);
+            c31 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row + 48u, col + 32u, mine);
+            c32 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
+            begin_matrix(part, row + 48u, col + 48u, mine);
+            c33 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
         }
     }
+    let factor = f16(result_factor(first_col + lane));
     prepare_weights(lane);
-    let pitch = PITCH;
-    var next_x = fetch_inputs(load_row, load_c);
-    var next_w = fetch_weights(lane, 0u, first_col);
-    for (var c = 0u; c < p.inner; c += DEPTH) {
+    var n0 = input_or_zero(load_row, first_c + load_c);
+    var n1 = input_or_zero(load_row + 16u, first_c + load_c);
+    var n2 = input_or_zero(load_row + 32u, first_c + load_c);
+    var n3 = input_or_zero(load_row + 48u, first_c + load_c);
+    var n4 = input_or_zero(load_row + 64u, first_c + load_c);
+    var n5 = input_or_zero(load_row + 80u, first_c + load_c);
+    var n6 = input_or_zero(load_row + 96u, first_c + load_c);
+    var n7 = input_or_zero(load_row + 112u, first_c + load_c);
+    var scale = input_scale4(min(first_c + load_c, p.inner - 4u));
+    var next_w = fetch_weights(lane, first_c, first_col);
+    for (var c = first_c; c < end_c; c += DEPTH) {
         workgroupBarrier();  // the tiles of the step before have been read
-        stash_inputs(slot, input_scale4(min(c + load_c, p.inner - 4u)), next_x);
-        stash_weights(lane, next_w);
+        tile_x[slot] = vec4<f16>(n0 * scale);
+        tile_x[slot + 16u * PITCH] = vec4<f16>(n1 * scale);
+        tile_x[slot + 32u * PITCH] = vec4<f16>(n2 * scale);
+        tile_x[slot + 48u * PITCH] = vec4<f16>(n3 * scale);
+        tile_x[slot + 64u * PITCH] = vec4<f16>(n4 * scale);
+        tile_x[slot + 80u * PITCH] = vec4<f16>(n5 * scale);
+        tile_x[slot + 96u * PITCH] = vec4<f16>(n6 * scale);
+        tile_x[slot + 112u * PITCH] = vec4<f16>(n7 * scale);
+        stash_weights(lane, factor, next_w);
         workgroupBarrier();
-        next_x = fetch_inputs(load_row, c + DEPTH + load_c);
+        let next_c = c + DEPTH + load_c;
+        n0 = input_or_zero(load_row, next_c);
+        n1 = input_or_zero(load_row + 16u, next_c);
+        n2 = input_or_zero(load_row + 32u, next_c);
+        n3 = input_or_zero(load_row + 48u, next_c);
+        n4 = input_or_zero(load_row + 64u, next_c);
+        n5 = input_or_zero(load_row + 80u, next_c);
+        n6 = input_or_zero(load_row + 96u, next_c);
+        n7 = input_or_zero(load_row + 112u, next_c);
+        scale = input_scale4(min(next_c, p.inner - 4u));
         next_w = fetch_weights(lane, c + DEPTH, first_col);
-        for (var step = 0u; step < DEPTH; step += 16u) {
-            let at_x0 = sub_row * PITCH + step / 4u;
-            let at_x1 = at_x0 + 16u * PITCH;
-            let at_x2 = at_x0 + 32u * PITCH;
-            let at_x3 = at_x0 + 48u * PITCH;
+        {
+            let at_x0 = (sub_row) * PITCH + 0u;
             let x0 = coopLoadT<coop_mat16x16<f16, A>>(&tile_x[at_x0], pitch);
+            let at_x1 = (sub_row + 16u) * PITCH + 0u;
             let x1 = coopLoadT<coop_mat16x16<f16, A>>(&tile_x[at_x1], pitch);
+            let at_x2 = (sub_row + 32u) * PITCH + 0u;
             let x2 = coopLoadT<coop_mat16x16<f16, A>>(&tile_x[at_x2], pitch);
+            let at_x3 = (sub_row + 48u) * PITCH + 0u;
             let x3 = coopLoadT<coop_mat16x16<f16, A>>(&tile_x[at_x3], pitch);
-            let at_w0 = weight_at(sub_col, step);
-            let w0 = weight_matrix(at_w0);
+            let w0 = weight_matrix(weight_at(sub_col, 0u));
             c00 = coopMultiplyAdd(x0, w0, c00);
             c10 = coopMultiplyAdd(x1, w0, c10);
             c20 = coopMultiplyAdd(x2, w0, c20);
             c30 = coopMultiplyAdd(x3, w0, c30);
-            let at_w1 = weight_at(sub_col + 16u, step);
-            let w1 = weight_matrix(at_w1);
+            let w1 = weight_matrix(weight_at(sub_col + 16u, 0u));
             c01 = coopMultiplyAdd(x0, w1, c01);
             c11 = coopMultiplyAdd(x1, w1, c11);
             c21 = coopMultiplyAdd(x2, w1, c21);
             c31 = coopMultiplyAdd(x3, w1, c31);
-            let at_w2 = weight_at(sub_col + 32u, step);
-            let w2 = weight_matrix(at_w2);
+            let w2 = weight_matrix(weight_at(sub_col + 32u, 0u));
             c02 = coopMultiplyAdd(x0, w2, c02);
             c12 = coopMultiplyAdd(x1, w2, c12);
             c22 = coopMultiplyAdd(x2, w2, c22);
             c32 = coopMultiplyAdd(x3, w2, c32);
-            let at_w3 = weight_at(sub_col + 48u, step);
-            let w3 = weight_matrix(at_w3);
+            let w3 = weight_matrix(weight_at(sub_col + 48u, 0u));
+            c03 = coopMultiplyAdd(x0, w3, c03);
+            c13 = coopMultiplyAdd(x1, w3, c13);
+            c23 = coopMultiplyAdd(x2, w3, c23);
+            c33 = coopMultiplyAdd(x3, w3, c33);
+        }
+        {
+            let at_x0 = (sub_row) * PITCH + 4u;
+            let x0 = coopLoadT<coop_mat16x16<f16, A>>(&tile_x[at_x0], pitch);
+            let at_x1 = (sub_row + 16u) * PITCH + 4u;
+            let x1 = coopLoadT<coop_mat16x16<f16, A>>(&tile_x[at_x1], pitch);
+            let at_x2 = (sub_row + 32u) * PITCH + 4u;
+            let x2 = coopLoadT<coop_mat16x16<f16, A>>(&tile_x[at_x2], pitch);
+            let at_x3 = (sub_row + 48u) * PITCH + 4u;
+            let x3 = coopLoadT<coop_mat16x16<f16, A>>(&tile_x[at_x3], pitch);
+            let w0 = weight_matrix(weight_at(sub_col, 16u));
+            c00 = coopMultiplyAdd(x0, w0, c00);
+            c10 = coopMultiplyAdd(x1, w0, c10);
+            c20 = coopMultiplyAdd(x2, w0, c20);
+            c30 = coopMultiplyAdd(x3, w0, c30);
+            let w1 = weight_matrix(weight_at(sub_col + 16u, 16u));
+            c01 = coopMultiplyAdd(x0, w1, c01);
+            c11 = coopMultiplyAdd(x1, w1, c11);
+            c21 = coopMultiplyAdd(x2, w1, c21);
+            c31 = coopMultiplyAdd(x3, w1, c31);
+            let w2 = weight_matrix(weight_at(sub_col + 32u, 16u));
+            c02 = coopMultiplyAdd(x0, w2, c02);
+            c12 = coopMultiplyAdd(x1, w2, c12);
+            c22 = coopMultiplyAdd(x2, w2, c22);
+            c32 = coopMultiplyAdd(x3, w2, c32);
+            let w3 = weight_matrix(weight_at(sub_col + 48u, 16u));
             c03 = coopMultiplyAdd(x0, w3, c03);
             c13 = coopMultiplyAdd(x1, w3, c13);
             c23 = coopMultiplyAdd(x2, w3, c23);
             c33 = coopMultiplyAdd(x3, w3, c33);
         }
     }
-    let col = first_col + lane;
-    coopStoreT(c00, &results[out0], result_pitch);
-    coopStoreT(c01, &results[out1], result_pitch);
-    coopStoreT(c02, &results[out2], result_pitch);
-    coopStoreT(c03, &results[out3], result_pitch);
-    workgroupBarrier();
-    var sum = finish_results(first_row, col, lane, 0u);
-    workgroupBarrier();
-    coopStoreT(c10, &results[out0], result_pitch);
-    coopStoreT(c11, &results[out1], result_pitch);
-    coopStoreT(c12, &results[out2], result_pitch);
-    coopStoreT(c13, &results[out3], result_pitch);
-    workgroupBarrier();
-    sum += finish_results(first_row, col, lane, 1u);
-    workgroupBarrier();
-    coopStoreT(c20, &results[out0], result_pitch);
-    coopStoreT(c21, &results[out1], result_pitch);
-    coopStoreT(c22, &results[out2], result_pitch);
-    coopStoreT(c23, &results[out3], result_pitch);
-    workgroupBarrier();
-    sum += finish_results(first_row, col, lane, 2u);
-    workgroupBarrier();
-    coopStoreT(c30, &results[out0], result_pitch);
-    coopStoreT(c31, &results[out1], result_pitch);
-    coopStoreT(c32, &results[out2], result_pitch);
-    coopStoreT(c33, &results[out3], result_pitch);
-    workgroupBarrier();
-    sum += finish_results(first_row, col, lane, 3u);
-    if (REDUCES && first_row < p.N && col < p.outer) {
-        put_sum(tile_y, col, sum);
+    if (WHOLE) {
+        let at_y00 = y0;
+        coopStoreT(c00, &y[at_y00], y_pitch);
+        let at_y01 = y0 + 16u;
+        coopStoreT(c01, &y[at_y01], y_pitch);
+        let at_y02 = y0 + 32u;
+        coopStoreT(c02, &y[at_y02], y_pitch);
+        let at_y03 = y0 + 48u;
+        coopStoreT(c03, &y[at_y03], y_pitch);
+        let at_y10 = y1;
+        coopStoreT(c10, &y[at_y10], y_pitch);
+        let at_y11 = y1 + 16u;
+        coopStoreT(c11, &y[at_y11], y_pitch);
+        let at_y12 = y1 + 32u;
+        coopStoreT(c12, &y[at_y12], y_pitch);
+        let at_y13 = y1 + 48u;
+        coopStoreT(c13, &y[at_y13], y_pitch);
+        let at_y20 = y2;
+        coopStoreT(c20, &y[at_y20], y_pitch);
+        let at_y21 = y2 + 16u;
+        coopStoreT(c21, &y[at_y21], y_pitch);
+        let at_y22 = y2 + 32u;
+        coopStoreT(c22, &y[at_y22], y_pitch);
+        let at_y23 = y2 + 48u;
+        coopStoreT(c23, &y[at_y23], y_pitch);
+        let at_y30 = y3;
+        coopStoreT(c30, &y[at_y30], y_pitch);
+        let at_y31 = y3 + 16u;
+        coopStoreT(c31, &y[at_y31], y_pitch);
+        let at_y32 = y3 + 32u;
+        coopStoreT(c32, &y[at_y32], y_pitch);
+        let at_y33 = y3 + 48u;
+        coopStoreT(c33, &y[at_y33], y_pitch);
+    } else {
+        workgroupBarrier();
+        coopStoreT(c00, &results[matrix], result_pitch);
+        finish_matrix(part, row, col, mine);
+        coopStoreT(c01, &results[matrix], result_pitch);
+        finish_matrix(part, row, col + 16u, mine);
+        coopStoreT(c02, &results[matrix], result_pitch);
+        finish_matrix(part, row, col + 32u, mine);
+        coopStoreT(c03, &results[matrix], result_pitch);
+        finish_matrix(part, row, col + 48u, mine);
+        coopStoreT(c10, &results[matrix], result_pitch);
+        finish_matrix(part, row + 16u, col, mine);
+        coopStoreT(c11, &results[matrix], result_pitch);
+        finish_matrix(part, row + 16u, col + 16u, mine);
+        coopStoreT(c12, &results[matrix], result_pitch);
+        finish_matrix(part, row + 16u, col + 32u, mine);
+        coopStoreT(c13, &results[matrix], result_pitch);
+        finish_matrix(part, row + 16u, col + 48u, mine);
+        coopStoreT(c20, &results[matrix], result_pitch);
+        finish_matrix(part, row + 32u, col, mine);
+        coopStoreT(c21, &results[matrix], result_pitch);
+        finish_matrix(part, row + 32u, col + 16u, mine);
+        coopStoreT(c22, &results[matrix], result_pitch);
+        finish_matrix(part, row + 32u, col + 32u, mine);
+        coopStoreT(c23, &results[matrix], result_pitch);
+        finish_matrix(part, row + 32u, col + 48u, mine);
+        coopStoreT(c30, &results[matrix], result_pitch);
+        finish_matrix(part, row + 48u, col, mine);
+        coopStoreT(c31, &results[matrix], result_pitch);
+        finish_matrix(part, row + 48u, col + 16u, mine);
+        coopStoreT(c32, &results[matrix], result_pitch);
+        finish_matrix(part, row + 48u, col + 32u, mine);
+        coopStoreT(c33, &results[matrix], result_pitch);
+        finish_matrix(part, row + 48u, col + 48u, mine);
     }
 }

@@ -27,7 +27,7 @@ fn fetch_weights(lane: u32, c: u32, col: u32) -> Weights {
     );
 }
 
-fn stash_weights(lane: u32, t: Weights) {
+fn stash_weights(lane: u32, factor: f16, t: Weights) {
     let slot = lane / 32u * WEIGHT_PITCH + lane % 32u;
     tile_w[slot] = t.w0;
     tile_w[slot + 4u * WEIGHT_PITCH] = t.w1;

@@ -9,6 +9,6 @@ fn fetch_weights(lane: u32, c: u32, col: u32) -> Weights {
     return w[min(c + lane / 4u, p.M - 1u) * p.W + min(col / 32u + lane % 4u, p.W - 1u)];
 }
 
-fn stash_weights(lane: u32, t: Weights) {
-    stash_signs(lane / 4u * WEIGHT_PITCH + lane % 4u * 8u, t);
+fn stash_weights(lane: u32, factor: f16, t: Weights) {
+    stash_signs(lane / 4u * WEIGHT_PITCH + lane % 4u * 8u, factor, t);
 }

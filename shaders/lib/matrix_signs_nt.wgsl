@@ -9,6 +9,6 @@ fn fetch_weights(lane: u32, c: u32, col: u32) -> Weights {
     return w[min(col + lane, p.M - 1u) * p.W + min(c / 32u, p.W - 1u)];
 }
 
-fn stash_weights(lane: u32, t: Weights) {
-    stash_signs(lane * WEIGHT_PITCH, t);
+fn stash_weights(lane: u32, factor: f16, t: Weights) {
+    stash_signs(lane * WEIGHT_PITCH, factor, t);
 }

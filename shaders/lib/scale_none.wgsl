@@ -5,3 +5,7 @@ const CONTINUES: bool = true;
 fn scaled_output(v: f32, c: u32) -> f32 {
     return v;
 }
+
+fn result_factor(c: u32) -> f32 {
+    return 1.0;
+}

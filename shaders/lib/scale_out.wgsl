@@ -5,3 +5,7 @@ const CONTINUES: bool = false;
 fn scaled_output(v: f32, c: u32) -> f32 {
     return v * cout[c];
 }
+
+fn result_factor(c: u32) -> f32 {
+    return cout[min(c, p.outer - 1u)];
+}

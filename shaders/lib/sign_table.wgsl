@@ -15,13 +15,13 @@ fn input_scale4(c: u32) -> vec4<f32> {
     return vec4<f32>(cin[c], cin[c + 1u], cin[c + 2u], cin[c + 3u]);
 }
 
-fn stash_signs(slot: u32, bits: u32) {
-    tile_w[slot] = table[bits & 15u];
-    tile_w[slot + 1u] = table[(bits >> 4u) & 15u];
-    tile_w[slot + 2u] = table[(bits >> 8u) & 15u];
-    tile_w[slot + 3u] = table[(bits >> 12u) & 15u];
-    tile_w[slot + 4u] = table[(bits >> 16u) & 15u];
-    tile_w[slot + 5u] = table[(bits >> 20u) & 15u];
-    tile_w[slot + 6u] = table[(bits >> 24u) & 15u];
-    tile_w[slot + 7u] = table[bits >> 28u];
+fn stash_signs(slot: u32, factor: f16, bits: u32) {
+    tile_w[slot] = factor * table[bits & 15u];
+    tile_w[slot + 1u] = factor * table[(bits >> 4u) & 15u];
+    tile_w[slot + 2u] = factor * table[(bits >> 8u) & 15u];
+    tile_w[slot + 3u] = factor * table[(bits >> 12u) & 15u];
+    tile_w[slot + 4u] = factor * table[(bits >> 16u) & 15u];
+    tile_w[slot + 5u] = factor * table[(bits >> 20u) & 15u];
+    tile_w[slot + 6u] = factor * table[(bits >> 24u) & 15u];
+    tile_w[slot + 7u] = factor * table[bits >> 28u];
 }
