@@ -78,6 +78,33 @@ class BlrPath:
     dh: Buffer | None
     dl: Buffer | None
     dg: Buffer | None
+    ut: Buffer | None = (
+        None  # u32 [rp, ceil(m / 32)]  Uᵀ and Vᵀ, where products with rows of signs run faster
+    )
+    vt: Buffer | None = None  # u32 [n, rp / 32]
+
+    def down(self, rec: Recorder, x: Buffer, t: Buffer) -> None:
+        """t = (x ⊙ g)·Vᵀ."""
+        if self.vt is None:
+            linear.sign_matmul_nt(rec, x=x, cin=self.g, w=self.v, y=t)
+        else:
+            linear.sign_matmul_nn(rec, x=x, cin=self.g, w=self.vt, y=t, K=self.l.size)
+
+    def up(self, rec: Recorder, t: Buffer, y: Buffer, *, acc: bool) -> None:
+        """y (+)= h ⊙ ((t ⊙ l)·Uᵀ)."""
+        if self.ut is None:
+            op = linear.sign_matmul_nt_scaled_acc if acc else linear.sign_matmul_nt_scaled
+            op(rec, x=t, cin=self.l, w=self.u, cout=self.h, y=y)
+        else:
+            op = linear.sign_matmul_nn_scaled_acc if acc else linear.sign_matmul_nn_scaled
+            op(rec, x=t, cin=self.l, w=self.ut, cout=self.h, y=y, K=self.h.size)
+
+    def up_unscaled(self, rec: Recorder, t: Buffer, u: Buffer) -> None:
+        """u = (t ⊙ l)·Uᵀ."""
+        if self.ut is None:
+            linear.sign_matmul_nt(rec, x=t, cin=self.l, w=self.u, y=u)
+        else:
+            linear.sign_matmul_nn(rec, x=t, cin=self.l, w=self.ut, y=u, K=self.h.size)
 
 
 class BlrLinear:
@@ -100,10 +127,9 @@ class BlrLinear:
         for i, p in enumerate(self.paths):
             t = self._inner(ws, i, x.shape[0])
             # 1. t = (x ⊙ g)·Vᵀ
-            linear.sign_matmul_nt(rec, x=x, cin=p.g, w=p.v, y=t)
+            p.down(rec, x, t)
             # 2. y (+)= h ⊙ ((t ⊙ l)·Uᵀ)
-            up = linear.sign_matmul_nt_scaled_acc if i else linear.sign_matmul_nt_scaled
-            up(rec, x=t, cin=p.l, w=p.u, cout=p.h, y=y)
+            p.up(rec, t, y, acc=i > 0)
 
     def backward(
         self, rec: Recorder, ws: Workspace, x: Buffer, dy: Buffer, dx: Buffer, acc: bool = False
@@ -118,7 +144,7 @@ class BlrLinear:
                 _accumulate(rec, ws, ds, t, p.dl)
             if p.dh is not None:
                 u = ws.buf("blr.u", (rows, self.out_features))
-                linear.sign_matmul_nt(rec, x=t, cin=p.l, w=p.u, y=u)
+                p.up_unscaled(rec, t, u)
                 _accumulate(rec, ws, dy, u, p.dh)
             # 1. t = (x ⊙ g)·Vᵀ: e = (ds ⊙ l)·V, dg = Σ x·e, dx (+)= g ⊙ e
             linear.sign_matmul_nn(rec, x=ds, cin=p.l, w=p.v, y=e, K=self.in_features)
@@ -134,6 +160,13 @@ def _accumulate(rec: Recorder, ws: Workspace, a: Buffer, b: Buffer, grad: Buffer
     partial = ws.buf("blr.partial", (elementwise.row_chunks(rows), cols))
     linear.colsum_mul_partial(rec, a=a.reshaped(rows, cols), b=b.reshaped(rows, cols), partial=partial)
     elementwise.colsum_acc(rec, partial=partial, y=grad)
+
+
+def transposed_words(words: Array, cols: int) -> Array:
+    """u32 words `[cols, ceil(rows / 32)]` of the transposed signs of `words` `[rows, ceil(cols / 32)]`; the rest is 0."""
+    bits = np.unpackbits(words.view(np.uint8), axis=1, count=cols, bitorder="little")
+    packed = np.packbits(bits.T, axis=1, bitorder="little")
+    return words_from_bytes(packed, cols, words.shape[0])
 
 
 def words_from_bytes(packed: Array, rows: int, cols: int) -> Array:

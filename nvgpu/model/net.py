@@ -19,7 +19,7 @@ from nvgpu.layers.embedding import Embedding
 from nvgpu.layers.gain import Gain
 from nvgpu.layers.gdn import Gdn
 from nvgpu.layers.head import Head
-from nvgpu.layers.linear import BlrLinear, BlrPath, DenseLinear, Linear, words_from_bytes
+from nvgpu.layers.linear import BlrLinear, BlrPath, DenseLinear, Linear, transposed_words, words_from_bytes
 from nvgpu.layers.mlp import Mlp
 from nvgpu.model import names
 from nvgpu.model.geometry import Geometry
@@ -179,6 +179,7 @@ class _Loader:
             h, l, g = (path_param(name, i, part) for part in "hlg")
             paths.append(
                 BlrPath(
+                    **self.transposed(f"{name}#{i}", u, padded, v, tensor.n),
                     u=self.keep(self.device.upload(f"{name}#{i}.u", u, "u32")),
                     v=self.keep(self.device.upload(f"{name}#{i}.v", v, "u32")),
                     h=value(h),
@@ -190,6 +191,13 @@ class _Loader:
                 )
             )
         return BlrLinear(name, role, tensor.m, tensor.n, paths)
+
+    def transposed(self, name: str, u: Array, rank: int, v: Array, n: int) -> dict[str, Buffer]:
+        """Uᵀ and Vᵀ where matrix units run: a tile of rows of signs is read there at twice the rate of its transpose."""
+        if not (self.options.mixed and self.device.matrix_units):
+            return {}
+        signs = {"ut": transposed_words(u, rank), "vt": transposed_words(v, n)}
+        return {k: self.keep(self.device.upload(f"{name}.{k}", w, "u32")) for k, w in signs.items()}
 
     def block(self, index: int) -> Block:
         linear: Callable[[str, str], Linear] = lambda tail, role: self.linear(index, tail, role)  # noqa: E731

@@ -8,156 +8,28 @@ a group.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from nvgpu.ops.gdn import windows
-from nvgpu.ops.table import Arrays, Case, Dims, In, InOut, Kernel, Op, Out, case, cdiv, full_case
+from nvgpu.ops.gdn_cases import (
+    CASES,
+    CHUNK,
+    GROUP_CASES,
+    INIT,
+    add_pairs,
+    all_scans,
+    chunks,
+    of_group,
+    take,
+    update,
+)
+from nvgpu.ops.table import Arrays, Case, Dims, In, InOut, Kernel, Op, Out
 from nvgpu.ops.tolerance import magnitude, matmul, scan
 from nvgpu.ref import gdn_chunks as stages
 
-CHUNK = 32  # tokens
-
 _Array = np.ndarray[Any, Any]
-
-
-def chunks(T: int) -> int:
-    """Chunks of a window of T tokens."""
-    return cdiv(T, CHUNK)
-
-
-# ── inputs of the cases ──
-
-
-def _unit(scale: float) -> Callable[[np.random.Generator, Dims, tuple[int, ...]], _Array]:
-    """Vectors of length `scale` (default of Dk: 1/sqrt(Dk) for q); every third token repeats the one before."""
-
-    def make(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> _Array:
-        x = rng.standard_normal(shape) + 0.5
-        x[2::3] = x[1::3][: len(x[2::3])]
-        unit: _Array = x / np.linalg.norm(x, axis=-1, keepdims=True)
-        return (scale or d.Dk**-0.5) * unit
-
-    return make
-
-
-def _log_decay(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> _Array:
-    """Most states live long; some tokens forget all, some nothing."""
-    log = -np.exp(rng.uniform(-7.0, 0.0, shape))
-    log[rng.random(shape) < 0.02] = -200.0
-    log[rng.random(shape) < 0.05] = 0.0
-    return log
-
-
-def _beta(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> _Array:
-    beta = rng.random(shape)
-    beta[rng.random(shape) < 0.1] = 1.0
-    beta[rng.random(shape) < 0.05] = 0.0
-    return beta
-
-
-def _rates(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> _Array:
-    """What gdn_pairs gives besides the products."""
-    heads = shape[:2]
-    key = np.zeros((d.N // d.T, d.T, d.Hv, 1))
-    gates = [windows(make(rng, d, heads), d) for make in (_log_decay, _beta)]
-    return stages.gdn_pairs(key, key, *gates, chunk=d.L)[1].reshape(shape)
-
-
-def _add_pairs(a: Arrays, d: Dims) -> None:
-    """Makes `pairs` fit k, q (where there is one) and rates."""
-    k, rates = windows(a["k"], d), windows(a["rates"], d)
-    q = windows(a["q"], d) if "q" in a else k
-    a["pairs"] = stages.gdn_pairs(q, k, rates[..., 3], rates[..., 0], chunk=d.L)[0].reshape(a["pairs"].shape)
-
-
-def _decaying(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> _Array:
-    """Products inside the chunks, of the right triangle."""
-    t = np.arange(d.N) % d.T % d.L
-    triangles = np.stack([np.arange(d.L) < t[:, None], np.arange(d.L) <= t[:, None]], axis=1)
-    values: _Array = 0.2 * rng.standard_normal(shape) * triangles[:, None]
-    return values
-
-
-_INIT = {
-    "q": _unit(0.0),
-    "k": _unit(1.0),
-    "log_decay": _log_decay,
-    "beta": _beta,
-    "rates": _rates,
-    "pairs": _decaying,
-    "dpairs": _decaying,
-}
-
-
-def _shape(B: int, T: int, Hk: int, Hv: int, Dk: int, Dv: int, **group: int) -> dict[str, int]:
-    return {"N": B * T, "T": T, "Hk": Hk, "Hv": Hv, "Dk": Dk, "Dv": Dv, "L": CHUNK, **group}
-
-
-_SHAPES = (
-    (1, 1, 1, 1, 4, 4),
-    (2, 31, 1, 3, 8, 12),
-    (1, 32, 1, 1, 64, 32),
-    (2, 33, 2, 4, 32, 64),
-    (1, 63, 1, 1, 32, 32),
-    (1, 64, 1, 2, 32, 36),
-    (1, 65, 1, 2, 128, 128),
-    (1, 127, 1, 1, 36, 40),
-    (2, 45, 1, 2, 160, 288),
-)
-_FULL = (8, 512, 16, 16, 128, 128)
-_CASES = (
-    *(case(**_shape(*s)) for s in _SHAPES),
-    case(**_shape(65537, 1, 1, 1, 4, 4)),
-    full_case(**_shape(*_FULL)),
-)
-
-
-def _in_group(B: int, T: int, Hk: int, Hv: int, Dk: int, Dv: int) -> dict[str, int]:
-    """All scans but the first and the last, where there are as many."""
-    scans = B * Hv
-    return _shape(B, T, Hk, Hv, Dk, Dv, scan0=int(scans > 1), G=max(scans - 2, 1))
-
-
-_GROUP_CASES: tuple[Case, ...] = (
-    *(case(**_in_group(*s)) for s in _SHAPES),
-    case(**_shape(1, 65, 1, 2, 32, 32, scan0=0, G=2)),
-    case(**_in_group(2, 77, 2, 4, 128, 36)),
-    case(**_shape(65537, 1, 1, 1, 4, 4, scan0=0, G=65537)),
-    full_case(**_shape(*_FULL, scan0=32, G=64)),
-)
-
-
-def _group(d: Dims) -> slice:
-    return slice(d.scan0, d.scan0 + d.G)
-
-
-def _update(target: _Array, whole: _Array, d: Dims) -> _Array:
-    """`target` [N, Hv, ...] with the group's scans taken from `whole` [B, T, Hv, ...]."""
-    B = d.N // d.T
-    in_group = np.zeros(B * d.Hv, bool)
-    in_group[_group(d)] = True
-    chosen = in_group.reshape(B, 1, d.Hv, *[1] * (whole.ndim - 3))
-    return np.where(chosen, whole, target.reshape(whole.shape))
-
-
-def _all_scans(states: _Array, d: Dims) -> _Array:
-    """`states` [G, NC, Dk, Dv] as [B, Hv, NC, Dk, Dv], zero outside the group."""
-    B = d.N // d.T
-    whole = np.zeros((B * d.Hv, *states.shape[1:]))
-    whole[_group(d)] = states
-    return whole.reshape(B, d.Hv, *states.shape[1:])
-
-
-def _of_group(whole: _Array, d: Dims) -> _Array:
-    return whole.reshape(-1, *whole.shape[2:])[_group(d)]
-
-
-def _take(a: Arrays, d: Dims, names: str) -> list[_Array]:
-    return [windows(a[name], d) for name in names.split()]
-
 
 # ── forward ──
 
@@ -221,7 +93,7 @@ def _with_tiles(kernels: tuple[Kernel, ...], shader: str, grid: str) -> tuple[Ke
 
 
 def _pairs(a: Arrays, d: Dims) -> Arrays:
-    pairs, rates = stages.gdn_pairs(*_take(a, d, "q k log_decay beta"), chunk=d.L)
+    pairs, rates = stages.gdn_pairs(*take(a, d, "q k log_decay beta"), chunk=d.L)
     return {"pairs": pairs, "rates": rates}
 
 
@@ -251,14 +123,14 @@ gdn_pairs = Op(
     backward="gdn_pairs_bwd, gdn_dqk",
     tol=scan("Dk"),
     flops="3 * N * Hv * L * Dk",
-    init=_INIT,
-    cases=_CASES,
+    init=INIT,
+    cases=CASES,
 )
 
 
 def _states(a: Arrays, d: Dims) -> Arrays:
-    gap, states = stages.gdn_states(*_take(a, d, "k v rates"), chunk=d.L)
-    return {"gap": _update(a["gap"], gap, d), "states": _of_group(states, d)}
+    gap, states = stages.gdn_states(*take(a, d, "k v rates"), chunk=d.L)
+    return {"gap": update(a["gap"], gap, d), "states": of_group(states, d)}
 
 
 gdn_states = Op(
@@ -271,16 +143,16 @@ gdn_states = Op(
     backward="gdn_states_bwd",
     tol=scan("T"),
     flops="G * T * Dv * (4 * Dk + L)",
-    init=_INIT,
-    prepare=_add_pairs,
-    cases=_GROUP_CASES,
+    init=INIT,
+    prepare=add_pairs,
+    cases=GROUP_CASES,
 )
 
 
 def _out(a: Arrays, d: Dims) -> Arrays:
-    q, rates, pairs, gap = _take(a, d, "q rates pairs gap")
-    o = stages.gdn_out(q, rates, pairs, gap, _all_scans(a["states"], d))
-    return {"o": _update(a["o"], o, d)}
+    q, rates, pairs, gap = take(a, d, "q rates pairs gap")
+    o = stages.gdn_out(q, rates, pairs, gap, all_scans(a["states"], d))
+    return {"o": update(a["o"], o, d)}
 
 
 gdn_out = Op(
@@ -295,19 +167,19 @@ gdn_out = Op(
     backward="gdn_states_bwd, gdn_reads, gdn_pairs_bwd",
     tol=matmul("Dk + L"),
     flops="G * T * Dv * (2 * Dk + L)",
-    init=_INIT,
-    cases=_GROUP_CASES,
+    init=INIT,
+    cases=GROUP_CASES,
 )
 
 # ── backward ──
 
 
 def _states_bwd(a: Arrays, d: Dims) -> Arrays:
-    ddelta, dv, dstates = stages.gdn_states_bwd(*_take(a, d, "q k rates dout"), chunk=d.L)
+    ddelta, dv, dstates = stages.gdn_states_bwd(*take(a, d, "q k rates dout"), chunk=d.L)
     return {
-        "ddelta": _update(a["ddelta"], ddelta, d),
-        "dv": _update(a["dv"], dv, d),
-        "dstates": _of_group(dstates, d),
+        "ddelta": update(a["ddelta"], ddelta, d),
+        "dv": update(a["dv"], dv, d),
+        "dstates": of_group(dstates, d),
     }
 
 
@@ -330,17 +202,17 @@ gdn_states_bwd = Op(
     backward="none: a backward",
     tol=scan("T"),
     flops="G * T * Dv * (6 * Dk + 2 * L)",
-    init=_INIT,
-    prepare=_add_pairs,
-    cases=_GROUP_CASES,
+    init=INIT,
+    prepare=add_pairs,
+    cases=GROUP_CASES,
 )
 
 
 def _reads(a: Arrays, d: Dims) -> Arrays:
-    x, rates = _take(a, d, "x rates")
-    read = stages.gdn_reads(x, rates, _all_scans(a["states"], d), kind=d.kind, chunk=d.L)
+    x, rates = take(a, d, "x rates")
+    read = stages.gdn_reads(x, rates, all_scans(a["states"], d), kind=d.kind, chunk=d.L)
     reads = windows(a["reads"], d).copy()
-    reads[..., d.kind, :] = _update(reads[..., d.kind, :], read, d)
+    reads[..., d.kind, :] = update(reads[..., d.kind, :], read, d)
     return {"reads": reads}
 
 
@@ -373,15 +245,15 @@ gdn_reads = Op(
     tol=matmul("Dv"),
     mag=_reads_mag,
     flops="G * T * 2 * Dk * Dv",
-    init=_INIT,
-    cases=tuple(_with_kind(c, i % 3) for i, c in enumerate(_GROUP_CASES)),
+    init=INIT,
+    cases=tuple(_with_kind(c, i % 3) for i, c in enumerate(GROUP_CASES)),
 )
 
 
 def _carry(a: Arrays, d: Dims) -> Arrays:
-    states = [_all_scans(a[name], d) for name in ("states", "dstates")]
+    states = [all_scans(a[name], d) for name in ("states", "dstates")]
     carry = stages.gdn_carry(windows(a["rates"], d), *states, chunk=d.L)
-    return {"carry": _update(a["carry"], carry, d)}
+    return {"carry": update(a["carry"], carry, d)}
 
 
 def _carry_mag(a: Arrays, d: Dims) -> Arrays:
@@ -414,13 +286,13 @@ gdn_carry = Op(
     tol=matmul("Dk * Dv"),
     mag=_carry_mag,
     flops="G * NC * 2 * Dk * Dv",
-    init=_INIT,
-    cases=_GROUP_CASES,
+    init=INIT,
+    cases=GROUP_CASES,
 )
 
 
 def _pairs_bwd(a: Arrays, d: Dims) -> Arrays:
-    outputs = stages.gdn_pairs_bwd(*_take(a, d, "dout gap ddelta rates pairs"))
+    outputs = stages.gdn_pairs_bwd(*take(a, d, "dout gap ddelta rates pairs"))
     return dict(zip(("dpairs", "dlog_decay", "dbeta"), outputs, strict=True))
 
 
@@ -459,13 +331,13 @@ gdn_pairs_bwd = Op(
     tol={"dpairs": scan("Dv"), "dlog_decay": scan("Dv + L * L"), "dbeta": matmul("Dv")},
     mag=_pairs_bwd_mag,
     flops="3 * N * Hv * L * Dv",
-    init=_INIT,
-    cases=_CASES,
+    init=INIT,
+    cases=CASES,
 )
 
 
 def _dqk(a: Arrays, d: Dims) -> Arrays:
-    outputs = stages.gdn_dqk(*_take(a, d, "q k dpairs reads carry dlog_decay"))
+    outputs = stages.gdn_dqk(*take(a, d, "q k dpairs reads carry dlog_decay"))
     return dict(zip(("dq", "dk", "dlog_decay"), outputs, strict=True))
 
 
@@ -512,6 +384,8 @@ gdn_dqk = Op(
     tol={"dq": matmul("L"), "dk": matmul("3 * L"), "dlog_decay": matmul("Dk + L")},
     mag=_dqk_mag,
     flops="N * Hv * Dk * (4 * L + 8)",
-    init=_INIT,
-    cases=_CASES,
+    init=INIT,
+    cases=CASES,
 )
+
+__all__ = ["CHUNK", "chunks"]

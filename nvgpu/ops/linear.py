@@ -157,23 +157,20 @@ def _nn_acc_mag(a: Arrays, d: Dims) -> Arrays:
     return {"y": np.abs(a["y"]) + np.abs(a["x"][:, d.x0 : d.x0 + d.M]) @ np.abs(a["w"])}
 
 
-def _dense(half: bool) -> tuple[Op, Op, Op, Op]:
+def _dense_kernels(shader: str, kind: str, *, half: bool, acc: bool = False) -> tuple[Kernel, ...]:
+    if not half:
+        return _kernels(shader, kind, (_F32_VEC4, _F32), acc=acc)
+    return (_matrix(shader, kind, "f16", acc=acc), *_kernels(shader, kind, _f16(kind), acc=acc))
+
+
+def _dense_nt(half: bool) -> tuple[Op, Op]:
     tail, words = ("_f16", " from f16 weights") if half else ("", "")
-    stored_nt = _f16("nt") if half else (_F32_VEC4, _F32)
-    stored_nn = _f16("nn") if half else (_F32_VEC4, _F32)
-
-    def matrix(shader: str, kind: str, *, acc: bool) -> tuple[Kernel, ...]:
-        return (_matrix(shader, kind, "f16", acc=acc),) if half else ()
-
     nt = Op(
         f"matmul_nt{tail}",
         f"y = x · wᵀ{words}",
         args=(In("x", "f32", "N K"), _weights(half), Out("y", "f32", "N M")),
         params=f"{_NT_FIELDS} ldy=M y0=0",
-        kernels=(
-            *matrix(f"matmul_nt{tail}", "nt", acc=False),
-            *_kernels(f"matmul_nt{tail}", "nt", stored_nt, acc=False),
-        ),
+        kernels=_dense_kernels(f"matmul_nt{tail}", "nt", half=half),
         ref=lambda a, d: {"y": _nt(a, d)},
         backward=f"matmul_nn{tail}",
         tol=matmul("K"),
@@ -186,10 +183,7 @@ def _dense(half: bool) -> tuple[Op, Op, Op, Op]:
         f"columns y0 .. y0 + M of y = x · wᵀ{words}; the others stay",
         args=(In("x", "f32", "N K"), _weights(half), InOut("y", "f32", "N ldy")),
         params=f"{_NT_FIELDS} ldy y0",
-        kernels=(
-            *matrix(f"matmul_nt_into{tail}", "nt", acc=False),
-            *_kernels(f"matmul_nt_into{tail}", "nt", stored_nt, acc=False),
-        ),
+        kernels=_dense_kernels(f"matmul_nt_into{tail}", "nt", half=half),
         ref=_into,
         backward=f"matmul_nn_acc{tail}",
         tol=matmul("K"),
@@ -197,15 +191,17 @@ def _dense(half: bool) -> tuple[Op, Op, Op, Op]:
         mag=_into_mag,
         cases=_with(_dense_cases(half=half), ldy=lambda v: v["M"] + 9, y0=lambda v: 5),
     )
+    return nt, into
+
+
+def _dense_nn(half: bool) -> tuple[Op, Op]:
+    tail, words = ("_f16", " from f16 weights") if half else ("", "")
     nn = Op(
         f"matmul_nn{tail}",
         f"y = x · w{words}",
         args=(In("x", "f32", "N M"), _weights(half), Out("y", "f32", "N K")),
         params=f"{_NN_FIELDS} lda=M x0=0 ldy=K y0=0",
-        kernels=(
-            *matrix(f"matmul_nn{tail}", "nn", acc=False),
-            *_kernels(f"matmul_nn{tail}", "nn", stored_nn, acc=False),
-        ),
+        kernels=_dense_kernels(f"matmul_nn{tail}", "nn", half=half),
         ref=lambda a, d: {"y": ref.matmul_nn(a["x"], a["w"])},
         backward="none: it is the backward of matmul_nt; frozen weights need no gradient",
         tol=matmul("M"),
@@ -218,10 +214,7 @@ def _dense(half: bool) -> tuple[Op, Op, Op, Op]:
         f"y += columns x0 .. x0 + M of x, times w{words}",
         args=(In("x", "f32", "N lda"), _weights(half), InOut("y", "f32", "N K")),
         params=f"{_NN_FIELDS} lda x0 ldy=K y0=0",
-        kernels=(
-            *matrix(f"matmul_nn_acc{tail}", "nn", acc=True),
-            *_kernels(f"matmul_nn_acc{tail}", "nn", stored_nn, acc=True),
-        ),
+        kernels=_dense_kernels(f"matmul_nn_acc{tail}", "nn", half=half, acc=True),
         ref=_nn_acc,
         backward="none: it is the backward of matmul_nt_into; frozen weights need no gradient",
         tol=matmul("M"),
@@ -233,11 +226,13 @@ def _dense(half: bool) -> tuple[Op, Op, Op, Op]:
             full_case(N=256, M=16384, K=1024, lda=32768, x0=16384),
         ),
     )
-    return nt, into, nn, acc
+    return nn, acc
 
 
-matmul_nt, matmul_nt_into, matmul_nn, matmul_nn_acc = _dense(half=False)
-matmul_nt_f16, matmul_nt_into_f16, matmul_nn_f16, matmul_nn_acc_f16 = _dense(half=True)
+matmul_nt, matmul_nt_into = _dense_nt(half=False)
+matmul_nn, matmul_nn_acc = _dense_nn(half=False)
+matmul_nt_f16, matmul_nt_into_f16 = _dense_nt(half=True)
+matmul_nn_f16, matmul_nn_acc_f16 = _dense_nn(half=True)
 
 # ── packed signs ──
 
@@ -320,6 +315,21 @@ sign_matmul_nn = _signs(
     "y_nk = Σ_m x_nm cin_m s_mk from packed signs",
     "nn",
     backward="none: it is the backward of sign_matmul_nt",
+)
+sign_matmul_nn_scaled = _signs(
+    "sign_matmul_nn_scaled",
+    "y_nk = cout_k Σ_m x_nm cin_m s_mk from packed signs",
+    "nn",
+    out=True,
+    backward="sign_matmul_nt, colsum_mul_partial",
+)
+sign_matmul_nn_scaled_acc = _signs(
+    "sign_matmul_nn_scaled_acc",
+    "y_nk += cout_k Σ_m x_nm cin_m s_mk from packed signs",
+    "nn",
+    out=True,
+    acc=True,
+    backward="sign_matmul_nt, colsum_mul_partial",
 )
 
 

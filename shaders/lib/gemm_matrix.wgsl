@@ -164,7 +164,7 @@ fn main(
             c33 = coopLoadT<coop_mat16x16<f32, C>>(&results[matrix], result_pitch);
         }
     }
-    let factor = f16(result_factor(first_col + lane));
+    let factors = fetch_factors(lane, first_col);
     prepare_weights(lane);
     var n0 = input_or_zero(load_row, first_c + load_c);
     var n1 = input_or_zero(load_row + 16u, first_c + load_c);
@@ -186,7 +186,7 @@ fn main(
         tile_x[slot + 80u * PITCH] = vec4<f16>(n5 * scale);
         tile_x[slot + 96u * PITCH] = vec4<f16>(n6 * scale);
         tile_x[slot + 112u * PITCH] = vec4<f16>(n7 * scale);
-        stash_weights(lane, factor, next_w);
+        stash_weights(lane, factors, next_w);
         workgroupBarrier();
         let next_c = c + DEPTH + load_c;
         n0 = input_or_zero(load_row, next_c);

@@ -27,7 +27,12 @@ fn fetch_weights(lane: u32, c: u32, col: u32) -> Weights {
     );
 }
 
-fn stash_weights(lane: u32, factor: f16, t: Weights) {
+// Dense weights have none.
+fn fetch_factors(lane: u32, col: u32) -> u32 {
+    return 0u;
+}
+
+fn stash_weights(lane: u32, factors: u32, t: Weights) {
     let slot = lane / 8u * WEIGHT_PITCH + lane % 8u;
     tile_w[slot] = t.w0;
     tile_w[slot + 16u * WEIGHT_PITCH] = t.w1;

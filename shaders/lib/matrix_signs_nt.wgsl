@@ -9,6 +9,11 @@ fn fetch_weights(lane: u32, c: u32, col: u32) -> Weights {
     return w[min(col + lane, p.M - 1u) * p.W + min(c / 32u, p.W - 1u)];
 }
 
-fn stash_weights(lane: u32, factor: f16, t: Weights) {
-    stash_signs(lane * WEIGHT_PITCH, factor, t);
+fn fetch_factors(lane: u32, col: u32) -> Factors {
+    let f = vec4<f16>(f16(result_factor(col + lane)));
+    return Factors(f, f, f, f, f, f, f, f);
+}
+
+fn stash_weights(lane: u32, factors: Factors, t: Weights) {
+    stash_signs(lane * WEIGHT_PITCH, factors, t);
 }
