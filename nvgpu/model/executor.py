@@ -14,6 +14,8 @@ from nvgpu.layers.norm import norm_backward, norm_forward
 from nvgpu.layers.workspace import Workspace
 from nvgpu.model.net import Net
 
+_GSCALE = 4096.0
+
 Ids = np.ndarray[Any, np.dtype[np.uint32]]
 
 
@@ -28,12 +30,9 @@ class Executor:
     ) -> None:
         self.net = net
         self.ws = workspace or Workspace(net.device)
+        # gradients that GEMMs round to f16 are kept in its range by a power of two
+        self.gscale = _GSCALE if net.options.mixed and net.device.matrix_units else 1.0
         self.rec = Recorder(net.device, profiler, "mixed" if net.options.mixed else "f32")
-
-    @property
-    def rounds_gradients(self) -> bool:
-        """Whether the backward's GEMMs round gradients to f16."""
-        return self.rec.precision == "mixed" and self.net.device.matrix_units
 
     def layer_input(self, layer: int, rows: int) -> Buffer:
         """Kept input of a layer; the one past the last layer is the input of the final norm."""
@@ -110,12 +109,15 @@ class Executor:
         top_p: np.ndarray[Any, Any],
         row_weight: np.ndarray[Any, Any],
     ) -> np.ndarray[Any, Any]:
-        """Forward and backward of sum(row_weight * KL): gradients accumulate; returns the KL of every row, `[N]`."""
+        """Forward and backward of sum(row_weight * KL); returns the KL of every row, `[N]`.
+
+        Gradients accumulate, `gscale` times as large as they are.
+        """
         rows, shape = len(ids), (len(ids), self.net.geometry.hidden_size)
         hidden = self.forward(ids)
         targets = self._targets(top_ids, top_p)
         weight = self.ws.buf("row_weight", (rows,))
-        weight.write(row_weight)
+        weight.write(row_weight * np.float32(self.gscale))
         loss, dhidden = self.ws.buf("loss", (rows,)), self.ws.buf("dhidden", shape)
         self.net.head.loss_and_grad(self.rec, self.ws, hidden, *targets, weight, loss, dhidden)
         self.backward(ids, dhidden)

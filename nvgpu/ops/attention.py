@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nvgpu.ops.table import Arrays, Case, Dims, In, Kernel, Op, Out, case, full_case
+from nvgpu.ops.table import Arrays, Case, Dims, In, Kernel, Op, Out, case, full_case, pieces
 from nvgpu.ops.tolerance import exact, reduction, transcendental
 from nvgpu.ref import attention as ref
 
@@ -27,6 +27,7 @@ _SPLIT_CASES = (
     case(N=1, H=1, D=1),
     case(N=3, H=2, D=32),
     case(N=65, H=3, D=7),
+    case(N=65, H=3, D=12),
     full_case(N=4096, H=8, D=256),
 )
 
@@ -35,7 +36,7 @@ split_q_gate = Op(
     "qg holds, per head, q then gate: take them apart",
     args=(In("qg", "f32", "N H*2*D"), Out("q", "f32", "N H*D"), Out("gate", "f32", "N H*D")),
     params="E=N*H*D D",
-    kernels=(Kernel("flat", "attention/split_q_gate.wgsl", grid="cdiv(N * H * D, WG)", consts=_FLAT),),
+    kernels=pieces("flat", "attention/split_q_gate.wgsl", "N * H * D", "D"),
     ref=_split,
     backward="merge_q_gate",
     tol=exact(),
@@ -48,7 +49,7 @@ merge_q_gate = Op(
     "dqg holds, per head, dq then dgate: put them together",
     args=(In("dq", "f32", "N H*D"), In("dgate", "f32", "N H*D"), Out("dqg", "f32", "N H*2*D")),
     params="E=N*H*D D",
-    kernels=(Kernel("flat", "attention/merge_q_gate.wgsl", grid="cdiv(N * H * D, WG)", consts=_FLAT),),
+    kernels=pieces("flat", "attention/merge_q_gate.wgsl", "N * H * D", "D"),
     ref=lambda a, d: {"dqg": ref.merge_q_gate(a["dq"], a["dgate"], heads=d.H)},
     backward="split_q_gate",
     tol=exact(),

@@ -6,15 +6,28 @@ from typing import Any
 
 import numpy as np
 
-from nvgpu.ops.table import Arg, Arrays, Dims, In, InOut, Kernel, Op, Out, case, full_case
+from nvgpu.ops.table import (
+    Arg,
+    Arrays,
+    Dims,
+    In,
+    InOut,
+    Kernel,
+    Op,
+    Out,
+    case,
+    column_sums,
+    full_case,
+    pieces,
+)
 from nvgpu.ops.tolerance import exact, f16_storage, pointwise, reduction, transcendental
 from nvgpu.ref import elementwise as ref
 
 _Array = np.ndarray[Any, Any]
 
-_EDGES = (case(E=1), case(E=63), case(E=64), case(E=65), case(E=997))
+_EDGES = (case(E=1), case(E=63), case(E=64), case(E=65), case(E=997), case(E=1028))
 _MODEL = full_case(E=4096 * 3584)
-_WIDE = case(E=1021, wide=1)
+_WIDE = (case(E=1021, wide=1), case(E=1020, wide=1))
 
 
 def row_chunks(rows: int) -> int:
@@ -23,7 +36,7 @@ def row_chunks(rows: int) -> int:
 
 
 def _kernel(shader: str) -> tuple[Kernel, ...]:
-    return (Kernel("flat", f"elementwise/{shader}.wgsl", grid="cdiv(E, WG)", consts={"WG": 64}),)
+    return pieces("flat", f"elementwise/{shader}.wgsl", "E", "E")
 
 
 def _half4(shader: str, fits: str = "True") -> tuple[Kernel, ...]:
@@ -108,6 +121,7 @@ scale = Op(
         case(E=1, s=-2.5),
         case(E=65, s=1.0 / 4096.0),
         case(E=997, s=0.1),
+        case(E=1028, s=0.1),
         case(E=65535 * 64 + 1, s=3.0),
         full_case(E=4096 * 1024, s=0.1),
     ),
@@ -126,7 +140,7 @@ swiglu_fwd = Op(
     tol=transcendental(),
     flops="6 * E",
     init={"gate": _activations},
-    cases=(*_EDGES, _WIDE, _MODEL),
+    cases=(*_EDGES, *_WIDE, _MODEL),
 )
 
 
@@ -146,7 +160,7 @@ swiglu_bwd = Op(
     tol=transcendental(),
     flops="14 * E",
     init={"gate": _activations},
-    cases=(*_EDGES, _WIDE, _MODEL),
+    cases=(*_EDGES, *_WIDE, _MODEL),
 )
 
 sigmoid_gate_fwd = Op(
@@ -160,7 +174,7 @@ sigmoid_gate_fwd = Op(
     tol=transcendental(),
     flops="5 * E",
     init={"gate": _activations},
-    cases=(*_EDGES, _WIDE, full_case(E=4096 * 2048)),
+    cases=(*_EDGES, *_WIDE, full_case(E=4096 * 2048)),
 )
 
 
@@ -180,7 +194,7 @@ sigmoid_gate_bwd = Op(
     tol=transcendental(),
     flops="11 * E",
     init={"gate": _activations},
-    cases=(*_EDGES, _WIDE, full_case(E=4096 * 2048)),
+    cases=(*_EDGES, *_WIDE, full_case(E=4096 * 2048)),
 )
 
 # ── conversions ──
@@ -218,7 +232,7 @@ colsum_acc = Op(
     "y += the column sums of partial",
     args=(In("partial", "f32", "P C"), InOut("y", "f32", "C")),
     params="P C",
-    kernels=(Kernel("columns", "elementwise/colsum_acc.wgsl", grid="cdiv(C, WG)", consts={"WG": 64}),),
+    kernels=column_sums("elementwise/colsum_acc.wgsl", "1"),
     ref=lambda a, d: {"y": a["y"] + a["partial"].sum(axis=0)},
     backward="none: it accumulates gradients",
     tol=reduction("P + 1"),
@@ -230,6 +244,9 @@ colsum_acc = Op(
         case(P=16, C=64),
         case(P=64, C=65),
         case(P=7, C=997),
+        case(P=37, C=68),
+        case(P=3, C=132),
         full_case(P=64, C=3584),
+        full_case(P=16, C=262144),
     ),
 )

@@ -140,11 +140,24 @@ gdn_gates_bwd = Op(
 
 
 def _heads(shader: str) -> tuple[Kernel, ...]:
-    """One workgroup per row and head; few invocations on a CPU adapter, where a barrier costs more than a longer loop."""
-    grid = "N * (2 * Hk + Hv)"
+    """Few invocations on a CPU adapter, where a barrier costs more than a longer loop; else 32 a head, 4 heads a workgroup."""
+
+    def kernel(name: str, when: str, width: int, lanes: int, heads: int, fits: str = "True") -> Kernel:
+        return Kernel(
+            name,
+            shader,
+            grid="cdiv(N * (2 * Hk + Hv), HEADS)",
+            consts={"W": width, "LANES": lanes, "HEADS": heads},
+            aliases={"PIECE": "vec4<f32>" if width == 4 else "f32"},
+            libs=(f"lib/columns_{width}.wgsl",),
+            when=when,
+            fits=fits,
+        )
+
     return (
-        Kernel("narrow", shader, grid=grid, consts={"WG": 8}, when="cpu"),
-        Kernel("wide", shader, grid=grid, consts={"WG": 32}, when="gpu"),
+        kernel("narrow", "cpu", 1, 8, 1),
+        kernel("vec4", "gpu", 4, 32, 4, "Dk % 4 == 0 and Dv % 4 == 0"),
+        kernel("wide", "gpu", 1, 32, 4),
     )
 
 
@@ -178,6 +191,7 @@ _L2_CASES = (
     case(N=1, Hk=1, Hv=1, Dk=4, Dv=4, eps=1e-6),
     case(N=5, Hk=1, Hv=3, Dk=33, Dv=31, eps=1e-6),
     case(N=33, Hk=2, Hv=4, Dk=64, Dv=128, eps=1e-6),
+    case(N=7, Hk=1, Hv=3, Dk=132, Dv=12, eps=1e-6),
     case(N=21846, Hk=1, Hv=1, Dk=1, Dv=2, eps=1e-6),
     full_case(N=4096, Hk=16, Hv=16, Dk=128, Dv=128, eps=1e-6),
 )

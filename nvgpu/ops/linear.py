@@ -13,7 +13,22 @@ from typing import Any
 import numpy as np
 
 from nvgpu.gpu import Recorder
-from nvgpu.ops.table import Arg, Arrays, Case, Dims, In, InOut, Kernel, Op, Out, case, cdiv, full_case
+from nvgpu.ops.table import (
+    Arg,
+    Arrays,
+    Case,
+    Dims,
+    In,
+    InOut,
+    Kernel,
+    Op,
+    Out,
+    case,
+    cdiv,
+    column_sums,
+    full_case,
+    pieces,
+)
 from nvgpu.ops.tolerance import half_inputs, matmul, pointwise, reduction
 from nvgpu.ref import elementwise as ref_elementwise
 from nvgpu.ref import linear as ref
@@ -372,15 +387,20 @@ def parts_for(rec: Recorder, rows: int, width: int, contraction: int) -> int:
 
 # ── column scales and sums ──
 
-_WG = {"WG": 64}
-_COLUMN_CASES = (case(N=1, C=1), case(N=5, C=63), case(N=67, C=130), full_case(N=4096, C=3584))
+_COLUMN_CASES = (
+    case(N=1, C=1),
+    case(N=5, C=63),
+    case(N=67, C=130),
+    case(N=67, C=132),
+    full_case(N=4096, C=3584),
+)
 
 col_scale = Op(
     "col_scale",
     "y = x with column c times g[c]",
     args=(In("x", "f32", "N C"), In("g", "f32", "C"), Out("y", "f32", "N C")),
     params="N C",
-    kernels=(Kernel("entries", "linear/col_scale.wgsl", grid="cdiv(N * C, WG)", consts=_WG),),
+    kernels=pieces("entries", "linear/col_scale.wgsl", "N * C", "C"),
     ref=lambda a, d: {"y": ref_elementwise.col_scale(a["x"], a["g"])},
     backward="col_scale, colsum_mul_partial",
     tol=pointwise(),
@@ -392,7 +412,7 @@ col_scale_acc = Op(
     "y += x with column c times g[c]",
     args=(In("x", "f32", "N C"), In("g", "f32", "C"), InOut("y", "f32", "N C")),
     params="N C",
-    kernels=(Kernel("entries", "linear/col_scale_acc.wgsl", grid="cdiv(N * C, WG)", consts=_WG),),
+    kernels=pieces("entries", "linear/col_scale_acc.wgsl", "N * C", "C"),
     ref=lambda a, d: {"y": a["y"] + ref_elementwise.col_scale(a["x"], a["g"])},
     backward="col_scale, colsum_mul_partial",
     tol=pointwise(),
@@ -412,7 +432,7 @@ colsum_mul_partial = Op(
     "partial = column sums of a·b over P chunks of rows",
     args=(In("a", "f32", "N C"), In("b", "f32", "N C"), Out("partial", "f32", "P C")),
     params="N C P rows=cdiv(N,P)",
-    kernels=(Kernel("columns", "linear/colsum_mul_partial.wgsl", grid="P * cdiv(C, WG)", consts={"WG": 64}),),
+    kernels=column_sums("linear/colsum_mul_partial.wgsl", "P"),
     ref=lambda a, d: {"partial": _chunks(a, d, a["b"])},
     backward="none: it forms parameter gradients",
     tol=reduction("rows"),
@@ -422,6 +442,8 @@ colsum_mul_partial = Op(
         case(N=1, C=1, P=1),
         case(N=5, C=63, P=2),
         case(N=67, C=130, P=3),
+        case(N=67, C=132, P=3),
+        case(N=5, C=4, P=4),
         full_case(N=4096, C=3584, P=64),
     ),
 )

@@ -114,6 +114,41 @@ class Kernel:
         return kind and allowed and self.runs_on(device) and bool(evaluate(self.fits, dims))
 
 
+def pieces(name: str, shader: str, count: str, row: str) -> tuple[Kernel, ...]:
+    """Kernels of a pointwise shader over `count` elements: a vec4 per invocation where `row` is a multiple of 4, else an f32."""
+    grid = f"cdiv({count}, W * WG)"
+    return (
+        Kernel(
+            "vec4",
+            shader,
+            grid=grid,
+            consts={"W": 4, "WG": 256},
+            aliases={"PIECE": "vec4<f32>"},
+            fits=f"{row} % 4 == 0",
+        ),
+        Kernel(name, shader, grid=grid, consts={"W": 1, "WG": 64}, aliases={"PIECE": "f32"}),
+    )
+
+
+def column_sums(shader: str, chunks: str) -> tuple[Kernel, ...]:
+    """Kernels of a sum over rows `[.., C]` in `chunks` chunks: 16 lanes share the rows of a vec4 of columns, or one has f32s."""
+    grid = f"{chunks} * cdiv(C, W * COLS)"
+    return (
+        Kernel(
+            "vec4",
+            shader,
+            grid=grid,
+            consts={"W": 4, "COLS": 16, "ROWS": 16},
+            aliases={"PIECE": "vec4<f32>"},
+            when="gpu",
+            fits="C % 4 == 0",
+        ),
+        Kernel(
+            "columns", shader, grid=grid, consts={"W": 1, "COLS": 64, "ROWS": 1}, aliases={"PIECE": "f32"}
+        ),
+    )
+
+
 @dataclass(frozen=True)
 class Case:
     """A parity case: dimensions and params. `quick` ones run on every change, the others on real GPUs."""
@@ -345,6 +380,8 @@ __all__ = [
     "Out",
     "case",
     "cdiv",
+    "column_sums",
     "evaluate",
     "full_case",
+    "pieces",
 ]

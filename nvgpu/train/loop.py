@@ -18,7 +18,6 @@ from nvgpu.train.targets import Targets
 from nvgpu.train.windows import Windows
 
 _MAX_SKIPPED_IN_A_ROW = 24
-_GSCALE = 4096.0
 
 Array = np.ndarray[Any, Any]
 
@@ -57,8 +56,6 @@ class Distillation:
         self.adam = Adam(student.rec, student.ws, student.net.params)
         self.state = Progression()
         self.total = len(windows.train) * options.epochs
-        # gradients that GEMMs round to f16 are kept in its range by a power of two; Adam takes it out again
-        self.gscale = _GSCALE if student.rounds_gradients else 1.0
         self._rows_at_once = options.windows_at_once * options.window
 
     def run(self) -> Best:
@@ -84,13 +81,13 @@ class Distillation:
             TrainingError: too many skipped steps in a row.
         """
         ids = self.windows.train[batch]
-        weight = np.full(self._rows_at_once, self.gscale / len(ids), np.float32)
+        weight = np.full(self._rows_at_once, 1.0 / len(ids), np.float32)
         rows = np.empty(len(ids), np.float64)
         for part in self._parts(len(ids)):
             rows[part] = self.student.step(
                 ids[part], self.targets.ids[batch, part], self.targets.p[batch, part], weight
             )
-        loss, norm = float(rows.mean()), self.adam.grad_norm() / self.gscale
+        loss, norm = float(rows.mean()), self.adam.grad_norm() / self.student.gscale
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._skip(loss, norm)
             return False
@@ -99,13 +96,13 @@ class Distillation:
         self.state.losses.append(loss)
         rate = learning_rate(self.options.lr, self.state.done, self.total)
         clip = min(1.0, self.options.clip / norm) if norm > 0 else 1.0
-        self.adam.step(rate, self.state.done, clip / self.gscale)
+        self.adam.step(rate, self.state.done, clip / self.student.gscale)
         self.progress.advance(1, loss=loss, grad=norm, lr=rate, tokens=float(len(ids)))
         return True
 
     def _skip(self, loss: float, norm: float) -> None:
         self.adam.drop()
-        self.gscale = max(self.gscale / 2, 1.0)
+        self.student.gscale = max(self.student.gscale / 2, 1.0)
         state = self.state
         state.skipped += 1
         state.skipped_in_a_row += 1

@@ -2,12 +2,13 @@
 // bind 0  in   qg    f32[N, H*2*D]
 // bind 1  out  q     f32[N, H*D]
 // bind 2  out  gate  f32[N, H*D]
-// const   WG  invocations per workgroup
-// grid    cdiv(N * H * D, WG)
+// alias   PIECE  vec4<f32>, or f32 where D is no multiple of 4
+// const   W  elements of a PIECE; WG  invocations per workgroup
+// grid    cdiv(N * H * D, W * WG)
 
-@group(0) @binding(0) var<storage, read> qg: array<f32>;
-@group(0) @binding(1) var<storage, read_write> q: array<f32>;
-@group(0) @binding(2) var<storage, read_write> gate: array<f32>;
+@group(0) @binding(0) var<storage, read> qg: array<PIECE>;
+@group(0) @binding(1) var<storage, read_write> q: array<PIECE>;
+@group(0) @binding(2) var<storage, read_write> gate: array<PIECE>;
 @group(0) @binding(3) var<uniform> p: Params;
 
 //!include lib/group_index.wgsl
@@ -19,10 +20,11 @@ fn main(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let i = group_index(group, groups) * WG + lane;
-    if (i >= p.E) {
+    if (W * i >= p.E) {
         return;
     }
-    let at = (i / p.D) * 2u * p.D + i % p.D;
+    let width = p.D / W;
+    let at = i + i / width * width;
     q[i] = qg[at];
-    gate[i] = qg[at + p.D];
+    gate[i] = qg[at + width];
 }

@@ -2,12 +2,13 @@
 // bind 0  in   x     f32[E]
 // bind 1  in   gate  f32[E]
 // bind 2  out  y     f32[E]
-// const   WG  invocations per workgroup
-// grid    cdiv(E, WG)
+// alias   PIECE  vec4<f32>, or f32 where E is no multiple of 4
+// const   W  elements of a PIECE; WG  invocations per workgroup
+// grid    cdiv(E, W * WG)
 
-@group(0) @binding(0) var<storage, read> x: array<f32>;
-@group(0) @binding(1) var<storage, read> gate: array<f32>;
-@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+@group(0) @binding(0) var<storage, read> x: array<PIECE>;
+@group(0) @binding(1) var<storage, read> gate: array<PIECE>;
+@group(0) @binding(2) var<storage, read_write> y: array<PIECE>;
 @group(0) @binding(3) var<uniform> p: Params;
 
 //!include lib/group_index.wgsl
@@ -20,7 +21,7 @@ fn main(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let i = group_index(group, groups) * WG + lane;
-    if (i >= p.E) {
+    if (W * i >= p.E) {
         return;
     }
     y[i] = x[i] * sigmoid(gate[i]);

@@ -4,14 +4,15 @@
 // bind 2  in   dy     f32[E]
 // bind 3  out  dgate  f32[E]
 // bind 4  out  dup    f32[E]
-// const   WG  invocations per workgroup
-// grid    cdiv(E, WG)
+// alias   PIECE  vec4<f32>, or f32 where E is no multiple of 4
+// const   W  elements of a PIECE; WG  invocations per workgroup
+// grid    cdiv(E, W * WG)
 
-@group(0) @binding(0) var<storage, read> gate: array<f32>;
-@group(0) @binding(1) var<storage, read> up: array<f32>;
-@group(0) @binding(2) var<storage, read> dy: array<f32>;
-@group(0) @binding(3) var<storage, read_write> dgate: array<f32>;
-@group(0) @binding(4) var<storage, read_write> dup: array<f32>;
+@group(0) @binding(0) var<storage, read> gate: array<PIECE>;
+@group(0) @binding(1) var<storage, read> up: array<PIECE>;
+@group(0) @binding(2) var<storage, read> dy: array<PIECE>;
+@group(0) @binding(3) var<storage, read_write> dgate: array<PIECE>;
+@group(0) @binding(4) var<storage, read_write> dup: array<PIECE>;
 @group(0) @binding(5) var<uniform> p: Params;
 
 //!include lib/group_index.wgsl
@@ -24,7 +25,7 @@ fn main(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let i = group_index(group, groups) * WG + lane;
-    if (i >= p.E) {
+    if (W * i >= p.E) {
         return;
     }
     dgate[i] = dy[i] * up[i] * dsilu(gate[i]);

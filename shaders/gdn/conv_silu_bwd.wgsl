@@ -17,6 +17,7 @@
 //!include lib/group_index.wgsl
 //!include lib/gdn_conv.wgsl
 //!include lib/sigmoid.wgsl
+alias PIECE = f32;  // of lib/sigmoid.wgsl
 
 @compute @workgroup_size(WG)
 fn main(

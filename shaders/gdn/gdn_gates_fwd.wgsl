@@ -21,6 +21,7 @@
 
 //!include lib/group_index.wgsl
 //!include lib/sigmoid.wgsl
+alias PIECE = f32;  // of lib/sigmoid.wgsl
 
 // log(1 + e) for 0 <= e <= 1: 2 atanh(e / (2 + e)), the argument at most 1/3
 fn log1p(e: f32) -> f32 {

@@ -2,12 +2,14 @@
 // bind 0  in     x  f32[N, C]
 // bind 1  in     g  f32[C]
 // bind 2  out    y  f32[N, C]
-// grid    N * C / WG
+// alias   PIECE  vec4<f32>, or f32 where C is no multiple of 4
+// const   W  elements of a PIECE; WG  invocations per workgroup
+// grid    cdiv(N * C, W * WG)
 // numerics  pointwise
 
-@group(0) @binding(0) var<storage, read> x: array<f32>;
-@group(0) @binding(1) var<storage, read> g: array<f32>;
-@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+@group(0) @binding(0) var<storage, read> x: array<PIECE>;
+@group(0) @binding(1) var<storage, read> g: array<PIECE>;
+@group(0) @binding(2) var<storage, read_write> y: array<PIECE>;
 @group(0) @binding(3) var<uniform> p: Params;
 
 //!include lib/group_index.wgsl
@@ -19,7 +21,7 @@ fn main(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let i = group_index(group, groups) * WG + lane;
-    if (i < p.N * p.C) {
-        y[i] = x[i] * g[i % p.C];
+    if (W * i < p.N * p.C) {
+        y[i] = x[i] * g[i % (p.C / W)];
     }
 }

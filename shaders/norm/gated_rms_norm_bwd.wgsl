@@ -23,6 +23,7 @@
 //!include lib/group_index.wgsl
 //!include lib/group_sum.wgsl
 //!include lib/sigmoid.wgsl
+alias PIECE = f32;  // of lib/sigmoid.wgsl
 
 @compute @workgroup_size(WG)
 fn main(
