@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import math
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import click
 
-from nvgpu.errors import NvgpuError
+from nvgpu.cli.console import printable
+from nvgpu.errors import NvgpuError, OutputError
 
 adapter_option = click.option(
     "--adapter",
@@ -34,16 +40,71 @@ class Command(click.Command):
         )
 
     def invoke(self, ctx: click.Context) -> Any:
+        output = ctx.params.get("output")
+        before = _state(output)
         try:
-            return super().invoke(ctx)
-        except NvgpuError as e:
-            if ctx.meta.get("nvgpu.debug"):
-                raise
-            click.echo(f"error: {e}", err=True)
-            ctx.exit(1)
+            return self._run(ctx)
         except KeyboardInterrupt:
-            click.echo("interrupted; no output was written", err=True)
+            written = f"{output} was written" if _state(output) != before else "no output was written"
+            _complain(f"interrupted; {written}")
             ctx.exit(130)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except Exception as e:
+            if ctx.meta.get("nvgpu.debug") or (isinstance(e, OSError) and e.errno == errno.EPIPE):
+                raise  # click ends quietly where the reader of a pipe has gone
+            _complain(f"error: {_message(e)}")
+            ctx.exit(1)
+
+    def _run(self, ctx: click.Context) -> Any:
+        prints = any(param.name == "as_json" for param in self.params)
+        if prints and sys.stdout is None:
+            raise OutputError("standard output is closed, expected a place to print to")
+        if isinstance(sys.stdout, io.TextIOWrapper):  # names may hold what the terminal's encoding lacks
+            sys.stdout.reconfigure(errors="backslashreplace")
+        try:
+            result = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except OSError as e:
+            if e.errno != errno.ENOSPC:
+                raise
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - or Python fails again when it flushes at exit
+            raise OutputError("standard output cannot be written: no space left on device") from e
+        return result
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, NvgpuError):
+        return str(error)
+    return f"internal: {type(error).__name__}: {error} (run with --debug for the traceback)"
+
+
+def _complain(line: str) -> None:
+    with suppress(OSError):  # nobody is left to tell
+        click.echo(printable(line), err=True)
+
+
+def _state(path: Any) -> tuple[int, int, int] | None:
+    """What changes when a file or folder is written at `path`; None where there is none."""
+    try:
+        status = os.stat(path)
+    except (OSError, TypeError, ValueError):
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+class Positive(click.FloatRange):
+    """A finite number above 0; click's own ranges let NaN pass."""
+
+    def __init__(self, most: float = math.inf) -> None:
+        super().__init__(min=0, max=most, min_open=True, max_open=math.isinf(most))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import click
 
-from nvgpu.cli.common import command, json_option, print_json
+from nvgpu.cli.common import Positive, command, json_option, print_json
 from nvgpu.cli.console import ConsoleProgress, print_table
 from nvgpu.encode.compress import compress as run_compression
 from nvgpu.encode.encoders import DEFAULT_METHOD, ENCODERS
 from nvgpu.formats.cmf import CmfFile
-from nvgpu.train.preflight import check_output
 
 
 @command("compress")
@@ -20,7 +19,7 @@ from nvgpu.train.preflight import check_output
 @click.option(
     "--bpw",
     required=True,
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     help="Bits per weight of each body linear, scales included; the achieved value is reported.",
 )
 @click.option(
@@ -49,7 +48,6 @@ def compress(
     """Compress TEACHER: every body linear becomes binary low-rank; small tensors, embeddings and head stay f16."""
     progress = ConsoleProgress()
     with CmfFile.open(teacher) as opened:
-        check_output(output, [teacher], 0)
         try:
             report = run_compression(
                 opened,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 _SECONDS_BETWEEN_LINES = 10.0
 _WIDTH_IN_A_FILE = 140
@@ -16,17 +18,27 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def printable(text: str) -> str:
+    """`text` on one line: control characters and halves of surrogate pairs become escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def print_table(title: str, columns: list[str], rows: list[list[str]], *, to: Console | None = None) -> None:
     """A table on standard output (or `to`); numbers right-aligned, except for the first column."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=_plain(title, "table.title"), title_justify="left")
     for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
+        table.add_column(_plain(name), justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(_plain, row))
     console = to or Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH_IN_A_FILE
     console.print(table)
+
+
+def _plain(text: str, style: str = "") -> Text:
+    """Text without markup: names may hold brackets."""
+    return Text(printable(text), style)
 
 
 class ConsoleProgress:
@@ -46,10 +58,10 @@ class ConsoleProgress:
         self._began = self._spoke = time.monotonic()
         if self.console.is_terminal:
             columns = (
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}"),
+                TextColumn("{task.fields[note]}", markup=False),
                 TimeRemainingColumn(),
             )
             self._bar = Progress(*columns, console=self.console, transient=True)
@@ -64,9 +76,8 @@ class ConsoleProgress:
         elif now - self._spoke >= _SECONDS_BETWEEN_LINES or self._done >= self._total:
             self._spoke = now
             left = (now - self._began) / max(self._done, 1) * (self._total - self._done)
-            self.console.print(
-                f"{self._phase} {self._done}/{self._total} {self._note(now, values)} eta {left:.0f} s",
-                soft_wrap=True,
+            self._print(
+                f"{self._phase} {self._done}/{self._total} {self._note(now, values)} eta {left:.0f} s"
             )
 
     def _note(self, now: float, values: dict[str, float]) -> str:
@@ -77,9 +88,12 @@ class ConsoleProgress:
         return "  ".join(shown)
 
     def say(self, line: str) -> None:
-        (self._bar.console if self._bar is not None else self.console).print(
-            line, soft_wrap=True, markup=False
-        )
+        self._print(line)
+
+    def _print(self, line: str) -> None:
+        console = self._bar.console if self._bar is not None else self.console
+        with suppress(OSError):  # a full disk behind standard error ends no run
+            console.print(_plain(line), soft_wrap=True)
 
     def stop(self) -> None:
         if self._bar is not None:

@@ -11,7 +11,7 @@ import click
 from nvgpu import __version__
 from nvgpu.cli.check_device import gemm_rates, quick_parity
 from nvgpu.cli.common import adapter_option, command, json_option, print_json
-from nvgpu.cli.console import print_table, stderr
+from nvgpu.cli.console import print_table, printable, stderr
 from nvgpu.gpu import AdapterInfo, Device, choose_adapter, list_adapters, open_device
 from nvgpu.gpu.device import OPTIONAL_FEATURES
 
@@ -93,7 +93,7 @@ def _print(report: dict[str, Any]) -> None:
         ["adapter", "name", "type", "backend", "driver"],
         rows,
     )
-    click.echo(f"adapter {report['used']} is used: {report['why']}")
+    click.echo(printable(f"adapter {report['used']} is used: {report['why']}"))
     print_table("", ["feature", "state"], [[k, v] for k, v in report["features"].items()])
     print_table("", ["limit", "value"], [[k, str(v)] for k, v in report["limits"].items()])
     if "parity" in report:
@@ -106,4 +106,4 @@ def _print(report: dict[str, Any]) -> None:
         rows += [[f"GEMM {name} (GFLOP/s)", f"{rate:.1f}"] for name, rate in report["gemm_gflops"].items()]
         print_table("check", ["", ""], rows)
         for line in parity["failures"]:
-            click.echo(line)
+            click.echo(printable(line))

@@ -74,7 +74,7 @@ def _report(model: CmfFile) -> dict[str, Any]:
                 "shape": list(entry.shape),
                 "detail": _detail(model, name),
                 "bytes": entry.nbytes,
-                "bpw": 8 * entry.nbytes / weights,
+                "bpw": 8 * entry.nbytes / max(weights, 1),
                 "share": entry.nbytes / payload,
             }
         )
@@ -87,7 +87,8 @@ def _report(model: CmfFile) -> dict[str, Any]:
         "bpw_file": 8 * size / weights,
         "bpw_body": _body_bpw(model),
         "by_dtype": {
-            k: {"tensors": n, "weights": w, "bpw": 8 * b / w} for k, (n, w, b) in sorted(by_dtype.items())
+            k: {"tensors": n, "weights": w, "bpw": 8 * b / max(w, 1)}
+            for k, (n, w, b) in sorted(by_dtype.items())
         },
         "tensors": tensors,
         "arch": dict(model.arch),

@@ -5,12 +5,16 @@ from __future__ import annotations
 import click
 
 from nvgpu import __version__
-from nvgpu.cli.compress import compress
-from nvgpu.cli.convert import convert, export
-from nvgpu.cli.devices import devices
-from nvgpu.cli.evaluate import evaluate
-from nvgpu.cli.inspect import inspect
-from nvgpu.cli.train import train
+
+try:
+    from nvgpu.cli.compress import compress
+    from nvgpu.cli.convert import convert, export
+    from nvgpu.cli.devices import devices
+    from nvgpu.cli.evaluate import evaluate
+    from nvgpu.cli.inspect import inspect
+    from nvgpu.cli.train import train
+except KeyboardInterrupt:  # the imports take a second
+    raise SystemExit(130) from None
 
 
 @click.group()

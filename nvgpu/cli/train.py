@@ -7,14 +7,18 @@ from typing import Any
 
 import click
 
-from nvgpu.cli.common import adapter_option, command, json_option, print_json
+from nvgpu.cli.common import Positive, adapter_option, command, json_option, print_json
 from nvgpu.cli.console import ConsoleProgress, print_table
 from nvgpu.formats.text import TextSource
 from nvgpu.gpu import open_device
-from nvgpu.train.options import PRECISIONS, TrainOptions
+from nvgpu.train.options import COUNTS, MAX_RATE, PRECISIONS, TrainOptions
 from nvgpu.train.run import train as run_training
 
 _D = TrainOptions()
+
+
+def _count(name: str) -> click.IntRange:
+    return click.IntRange(*COUNTS[name])
 
 
 @command("train")
@@ -39,32 +43,64 @@ _D = TrainOptions()
     "--tokens",
     default=_D.tokens,
     show_default=True,
+    type=_count("tokens"),
     help="Training tokens drawn from the sources, besides the held-out windows.",
 )
 @click.option(
-    "--window", default=_D.window, show_default=True, help="Tokens a window; windows are independent."
+    "--window",
+    default=_D.window,
+    show_default=True,
+    type=_count("window"),
+    help="Tokens a window; windows are independent.",
 )
-@click.option("--batch", default=_D.batch, show_default=True, help="Windows a step.")
-@click.option("--epochs", default=_D.epochs, show_default=True, help="Passes over the training windows.")
+@click.option("--batch", default=_D.batch, show_default=True, type=_count("batch"), help="Windows a step.")
+@click.option(
+    "--epochs",
+    default=_D.epochs,
+    show_default=True,
+    type=_count("epochs"),
+    help="Passes over the training windows.",
+)
 @click.option(
     "--lr",
     default=_D.lr,
     show_default=True,
+    type=Positive(MAX_RATE),
     help="Peak learning rate; relative to the magnitude for h, l and g.",
 )
-@click.option("--topk", default=_D.topk, show_default=True, help="Teacher probabilities kept per token.")
+@click.option(
+    "--topk",
+    default=_D.topk,
+    show_default=True,
+    type=_count("topk"),
+    help="Teacher probabilities kept per token.",
+)
 @click.option(
     "--eval-windows",
     default=_D.eval_windows,
     show_default=True,
+    type=_count("eval_windows"),
     help="Held-out windows; rounded down to whole batches.",
 )
-@click.option("--eval-every", default=_D.eval_every, show_default=True, help="Steps between evaluations.")
-@click.option("--clip", default=_D.clip, show_default=True, help="Largest global gradient norm.")
+@click.option(
+    "--eval-every",
+    default=_D.eval_every,
+    show_default=True,
+    type=_count("eval_every"),
+    help="Steps between evaluations.",
+)
+@click.option(
+    "--clip",
+    default=_D.clip,
+    show_default=True,
+    type=Positive(MAX_RATE),
+    help="Largest global gradient norm.",
+)
 @click.option(
     "--micro-batch",
     default=_D.micro_batch,
     show_default=True,
+    type=_count("micro_batch"),
     help="Windows on the device at once; 0: the whole batch. Divides --batch.",
 )
 @click.option(
@@ -74,7 +110,9 @@ _D = TrainOptions()
     type=click.Choice(PRECISIONS),
     help="f32; mixed: GEMMs round weights and inputs to f16 and sum in f32; auto: mixed where matrix units run.",
 )
-@click.option("--seed", default=_D.seed, show_default=True, help="Seed of the window order.")
+@click.option(
+    "--seed", default=_D.seed, show_default=True, type=_count("seed"), help="Seed of the window order."
+)
 @adapter_option
 @json_option
 def train(
@@ -106,6 +144,9 @@ def train(
         [f"held-out KL, best (step {report.best_step})", f"{report.kl_best:.5f}"],
         ["held-out KL, written file", f"{report.kl_written:.5f}"],
         ["held-out perplexity, written file", f"{report.ppl_written:.4g}"],
-        ["steps (skipped)", f"{report.steps} ({report.skipped})"],
+        [
+            "steps (skipped)",
+            f"{report.steps} ({report.skipped}){', then the run diverged' * report.diverged}",
+        ],
     ]
     print_table(f"trained {output}", [f"top-{settings.topk}, {report.options['precision']}", ""], rows)

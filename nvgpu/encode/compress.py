@@ -20,12 +20,13 @@ from nvgpu import __version__
 from nvgpu.encode.encoders import encode, encoder
 from nvgpu.encode.factors import Path as Term
 from nvgpu.encode.factors import Problem
-from nvgpu.encode.rank import check_shape, choose_rank
+from nvgpu.encode.rank import check_shape, choose_rank, is_capped
 from nvgpu.errors import InputError
 from nvgpu.formats import codecs
 from nvgpu.formats.blr import BlrPath, BlrTensor, pack_signs
 from nvgpu.formats.cmf import CmfFile, CmfWriter, TensorEntry
 from nvgpu.formats.codecs import Dtype
+from nvgpu.formats.files import check_target
 from nvgpu.model import names
 from nvgpu.progress import Progress
 
@@ -99,6 +100,9 @@ def compress(
     began = time.perf_counter()
     encoder(method)
     ranks = plan_ranks(teacher, bpw, paths)
+    check_target(Path(out_path), [teacher.path])
+    for name in teacher.tensors:
+        teacher.check_finite(name)
     embed = Dtype.F16 if embed_dtype is None else codecs.dtype_by_name(embed_dtype)
     dtypes = {name: _stored_dtype(name, ranks, embed) for name in teacher.tensors}
     record = {
@@ -114,6 +118,14 @@ def compress(
     rows: list[TensorReport] = []
     if progress is not None:
         progress.start("compress", len(ranks), "tensors")
+        capped = [
+            name for name, rank in ranks.items() if is_capped(teacher.tensors[name].shape, rank, bpw, paths)
+        ]
+        if capped:
+            progress.say(
+                f"--bpw {bpw:g} is more than {len(capped)} of {len(ranks)} matrices can use, such as {capped[0]}: "
+                "they are capped at their full rank"
+            )
     with CmfWriter(out_path, header, directory, teacher.tokenizer_json) as writer:
         for name, entry in teacher.tensors.items():
             if name not in ranks:
@@ -140,9 +152,10 @@ def plan_ranks(teacher: CmfFile, bpw: float, paths: int) -> dict[str, int]:
     for name, entry in teacher.tensors.items():
         if not is_body_linear(name):
             continue
+        where = f"{teacher.path}: {name}"
         if entry.dtype == Dtype.BLR:
-            raise InputError(f"{teacher.path}: {name} is binary low-rank already, expected a dense model")
-        ranks[name] = choose_rank(name, *check_shape(name, entry.shape), bpw, paths)
+            raise InputError(f"{where} is binary low-rank already, expected a dense model")
+        ranks[name] = choose_rank(where, *check_shape(where, entry.shape), bpw, paths)
     if not ranks:
         raise InputError(
             f"{teacher.path}: no linear to compress, expected {names.layer(0, _TAILS[-1])} and others"
@@ -159,7 +172,7 @@ def _stored_dtype(name: str, ranks: Mapping[str, int], embed: Dtype) -> Dtype:
 def _dense_payload(teacher: CmfFile, entry: TensorEntry, dtype: Dtype) -> Any:
     if entry.dtype == dtype:
         return teacher.raw(entry.name)
-    return codecs.encode(teacher.array(entry.name), dtype, entry.name)
+    return codecs.encode(teacher.array(entry.name), dtype, f"{entry.name} ({teacher.path})")
 
 
 def _encode_linear(
@@ -167,7 +180,7 @@ def _encode_linear(
 ) -> tuple[bytes, TensorReport]:
     began = time.perf_counter()
     problem = Problem(teacher.array(name).astype(np.float64), rank, paths)
-    terms = encode(name, problem, method)
+    terms = encode(f"{teacher.path}: {name}", problem, method)
     m, n = problem.w.shape
     packed = BlrTensor(m, n, rank, tuple(_pack(term) for term in terms))
     error = problem.relative_error(terms)

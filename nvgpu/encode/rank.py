@@ -63,6 +63,12 @@ def choose_rank(name: str, m: int, n: int, bpw: float, paths: int) -> int:
     return min(rank, max_rank(m, n))
 
 
+def is_capped(shape: tuple[int, ...], rank: int, bpw: float, paths: int) -> bool:
+    """Whether `bpw` would buy more than the `rank` that `choose_rank` gave a matrix."""
+    m, n = shape
+    return blr_bpw(m, n, rank + RANK_STEP, paths) <= bpw
+
+
 def _ceil(x: float) -> str:
     """Four decimals, rounded up, so that the printed minimum is itself accepted."""
     return f"{math.ceil(x * 1e4) / 1e4:.4f}"

@@ -122,6 +122,12 @@ class CmfFile:
         entry = self.entry(name)
         return codecs.decode(self.raw(name), entry.dtype, entry.shape, f"{self.path}: tensor {name}")
 
+    def check_finite(self, name: str) -> None:
+        """Raise FormatError where a tensor holds NaN or an infinity."""
+        entry = self.entry(name)
+        if not codecs.is_finite(self.raw(name), entry.dtype, entry.shape):
+            raise FormatError(f"{self.path}: tensor {name} holds non-finite values")
+
     def content_key(self) -> str:
         """SHA-256 (hex) of header JSON and directory, which holds every payload's hash64.
 
@@ -140,6 +146,11 @@ class CmfFile:
     def _check_header(self) -> None:
         if not isinstance(self.header.get("arch"), dict):
             raise FormatError(f"{self.path}: header: arch is missing or not an object")
+        provenance = self.header.get("provenance")
+        if provenance is not None and not isinstance(provenance, dict):
+            raise FormatError(
+                f"{self.path}: header: provenance is {type(provenance).__name__}, expected an object"
+            )
         shard = self.header.get("shard")
         if isinstance(shard, dict) and shard.get("count") != 1:
             raise FormatError(

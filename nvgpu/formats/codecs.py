@@ -44,6 +44,8 @@ class Dtype(IntEnum):
 ITEM_BYTES = {Dtype.F32: 4, Dtype.F16: 2, Dtype.BF16: 2}
 QUANTISED = (Dtype.Q8_ROW, Dtype.Q8_2F)
 ENCODED = (*ITEM_BYTES, *QUANTISED)
+_BLOCK = 1 << 22  # values checked at once
+_EXPONENTS = {Dtype.F32: ("<u4", 0x7F800000), Dtype.F16: ("<u2", 0x7C00), Dtype.BF16: ("<u2", 0x7F80)}
 TWO_FIELD = (Dtype.Q8_2F, Dtype.VBIT, Dtype.VBIT_RO)
 
 
@@ -109,6 +111,21 @@ def decode(raw: Bytes, dtype: Dtype, shape: tuple[int, ...], where: str) -> Arra
         raise FormatError(f"{where}: {len(data)} bytes, expected {expected} for {dtype.label} {list(shape)}")
     values = _DECODERS[dtype](data, shape)
     return values.reshape(shape)
+
+
+def is_finite(raw: Array, dtype: Dtype, shape: tuple[int, ...]) -> bool:
+    """Whether a payload (u8) holds no NaN and no infinity; reads blocks and decodes nothing."""
+    if dtype == Dtype.BLR:
+        paths = BlrTensor.parse(raw, "BLR", shape).paths
+        return all(bool(np.isfinite(scale).all()) for path in paths for scale in (path.h, path.l, path.g))
+    if dtype in QUANTISED:  # scales in f16 stand behind the bytes
+        raw, dtype = raw[math.prod(shape) :], Dtype.F16
+    if dtype not in _EXPONENTS:  # no decoder: nothing here reads it
+        return True
+    kind, mask = _EXPONENTS[dtype]
+    words = raw.view(kind)
+    blocks = (words[i : i + _BLOCK] for i in range(0, len(words), _BLOCK))
+    return all(bool(((block & mask) != mask).all()) for block in blocks)
 
 
 def _bytes(values: Array) -> Array:

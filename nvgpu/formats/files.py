@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -92,7 +93,12 @@ def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
         FormatError: anything else, NaN, infinities and keys that stand twice included; names `where`.
     """
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_unique_keys)
+        value = json.loads(
+            data.decode("utf-8"),
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            object_pairs_hook=_unique_keys,
+        )
     except UnicodeDecodeError as e:
         raise FormatError(f"{where}: not UTF-8 at byte {e.start}") from e
     except json.JSONDecodeError as e:
@@ -108,11 +114,19 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
 
 
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number:.40} is too large a number")
+    return value
+
+
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        twice = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
-        raise ValueError(f"key {twice!r} stands twice")
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"key {key!r} stands twice")
+        values[key] = value
     return values
 
 
@@ -124,18 +138,19 @@ def read_json_object(path: Path) -> dict[str, Any]:
 class AtomicFile:
     """A file that is written beside its final name and renamed to it on a clean exit; removed on any failure.
 
-    Until then whatever stood at `path` is untouched. OSError becomes OutputError naming `path`.
+    Until then whatever stood at `path` is untouched. OSError becomes OutputError naming `shown`, or `path` without it.
     """
 
-    def __init__(self, path: PathLike) -> None:
+    def __init__(self, path: PathLike, shown: Path | None = None) -> None:
         self.path = Path(path)
+        self.shown = shown or self.path
         self._temporary = self.path.parent / f".nvgpu-{secrets.token_hex(8)}.tmp"
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> Self:
-        with output_errors(self.path):
+        with output_errors(self.shown):
             if self.path.exists() and not self.path.is_file():
-                raise OutputError(f"{self.path}: not a regular file, nothing was written")
+                raise OutputError(f"{self.shown}: not a regular file, nothing was written")
             self._file = open(self._temporary, "xb")
         return self
 
@@ -153,7 +168,7 @@ class AtomicFile:
                 self._temporary.unlink()  # gone already after a commit
 
     def _commit(self, file: BinaryIO) -> None:
-        with output_errors(self.path):
+        with output_errors(self.shown):
             file.flush()
             os.fsync(file.fileno())
             file.close()
@@ -163,17 +178,17 @@ class AtomicFile:
     @property
     def file(self) -> BinaryIO:
         if self._file is None:
-            raise OutputError(f"{self.path}: written to before it was opened")
+            raise OutputError(f"{self.shown}: written to before it was opened")
         return self._file
 
     def write(self, data: Bytes) -> None:
         """Append."""
-        with output_errors(self.path):
+        with output_errors(self.shown):
             self.file.write(byte_view(data))
 
     def write_at(self, offset: int, data: Bytes) -> None:
         """Replace bytes already written; the position for `write` stays at the end."""
-        with output_errors(self.path):
+        with output_errors(self.shown):
             self.file.seek(offset)
             self.file.write(byte_view(data))
             self.file.seek(0, os.SEEK_END)
@@ -187,6 +202,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         OutputError: `path` exists and is not an empty folder, or cannot be written.
     """
     with output_errors(path):
+        if path.is_symlink() or path.name in ("", ".."):  # no folder can be renamed to one of these
+            raise OutputError(
+                f"{path}: a symbolic link or no name of its own, expected the path of a new folder"
+            )
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
             raise OutputError(f"{path}: exists and is not an empty folder, nothing was written")
         temporary = path.parent / f".nvgpu-{secrets.token_hex(8)}.tmp"
@@ -201,6 +220,34 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def check_target(output: Path, inputs: Iterable[Path] = ()) -> None:
+    """A file can appear at `output`, and it is none of `inputs`; to be called before any work.
+
+    Raises:
+        InputError: the output is one of the inputs.
+        OutputError: its folder is missing or not writable, or it is neither absent nor a regular file.
+    """
+    try:
+        mode: int | None = output.stat().st_mode
+    except FileNotFoundError:
+        mode = None
+    except OSError as e:
+        raise OutputError(f"output {output}: {reason(e)}") from e
+    if mode is not None:
+        for path in inputs:
+            if os.path.exists(path) and os.path.samefile(output, path):
+                raise InputError(f"output {output} is the input {path}; expected another path")
+        if stat.S_ISDIR(mode):
+            raise OutputError(f"output {output} is a folder, expected a file path")
+        if not stat.S_ISREG(mode):
+            raise OutputError(f"output {output} is a special file, expected a regular file or none")
+    folder = output.parent
+    if not folder.is_dir():
+        raise OutputError(f"output {output}: folder {folder} does not exist")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(f"output {output}: folder {folder} is not writable")
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,15 @@ from nvgpu.errors import FormatError, InputError
 from nvgpu.formats import codecs
 from nvgpu.formats.cmf import CmfFile, CmfWriter
 from nvgpu.formats.codecs import Dtype, dtype_by_name
-from nvgpu.formats.files import Bytes, PathLike, atomic_folder, output_errors, read_file, read_json_object
+from nvgpu.formats.files import (
+    Bytes,
+    PathLike,
+    atomic_folder,
+    check_target,
+    output_errors,
+    read_file,
+    read_json_object,
+)
 from nvgpu.formats.hf_checkpoint import open_checkpoint
 from nvgpu.formats.hf_config import (
     EMBEDDINGS,
@@ -36,6 +45,14 @@ SHARD_BYTES = 5_000_000_000
 _BLOCK = 1 << 22  # values converted at once
 _TORCH_NAMES = {Dtype.F32: "float32", Dtype.F16: "float16", Dtype.BF16: "bfloat16"}
 _NAMES_SHOWN = 4
+_READ = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "model.safetensors.index.json",
+)
 
 
 @dataclass
@@ -78,10 +95,11 @@ def import_hf(
         OutputError: `output` cannot be written.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}")
+    if not os.path.isdir(folder):
+        raise InputError(f"{folder}: {'not a folder' if os.path.exists(folder) else 'no such folder'}")
     chosen = dtype_by_name(dtype) if dtype is not None else None
     source = _Source(folder)
+    check_target(Path(output), [*map(folder.joinpath, _READ), *{t.path for t in source.tensors.values()}])
     entries = [
         (name, storage_dtype(name, t, chosen, source.dtype), t.shape) for name, t in source.tensors.items()
     ]
@@ -178,8 +196,8 @@ class _Source:
                 raise FormatError(f"{path}: not UTF-8 at byte {e.start}") from e
         template = (self.tokenizer_config or {}).get("chat_template")
         if isinstance(template, list):
-            named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
-            template = named.get("default")
+            defaults = [t for t in template if isinstance(t, dict) and t.get("name") == "default"]
+            template = defaults[-1].get("template") if defaults else None
         if template is not None and not isinstance(template, str):
             raise FormatError(f"{self.folder / 'tokenizer_config.json'}: chat_template is no text")
         return template
@@ -245,20 +263,42 @@ def export_hf(
         raise FormatError(f"{model.path}: header has no hf.config, from which config.json is rebuilt")
     config = read_config(files["config"], f"{model.path}: header hf.config")
     _check_tensors(model, config)
+    template = _new_template(model, files)
     folder = Path(folder)
     if progress is not None:
         progress.start("export", len(config.shapes), "tensors")
     with atomic_folder(folder) as temporary, output_errors(folder):
-        _write_weights(model, config, target, temporary, progress)
+        _write_weights(model, config, target, temporary, folder, progress)
         _write_json(temporary / "config.json", _text_config(files["config"], config, target))
         for name in ("generation_config", "tokenizer_config"):
             if isinstance(files.get(name), dict):
                 _write_json(temporary / f"{name}.json", files[name])
         if model.tokenizer_json is not None:
             (temporary / "tokenizer.json").write_bytes(model.tokenizer_json)
-        template = (model.header.get("tokenizer_config") or {}).get("chat_template")
-        if template is not None and template != (files.get("tokenizer_config") or {}).get("chat_template"):
-            (temporary / "chat_template.jinja").write_bytes(template.encode("utf-8"))
+        if template is not None:
+            (temporary / "chat_template.jinja").write_bytes(template)
+
+
+def _new_template(model: CmfFile, files: Mapping[str, Any]) -> bytes | None:
+    """The chat template where the source's tokenizer_config.json lacks it; checks the types of the three."""
+    for name, value in (
+        ("tokenizer_config", model.header.get("tokenizer_config")),
+        ("hf.tokenizer_config", files.get("tokenizer_config")),
+        ("hf.generation_config", files.get("generation_config")),
+    ):
+        if value is not None and not isinstance(value, dict):
+            raise FormatError(f"{model.path}: header: {name} is {type(value).__name__}, expected an object")
+    template = (model.header.get("tokenizer_config") or {}).get("chat_template")
+    if template is None or template == (files.get("tokenizer_config") or {}).get("chat_template"):
+        return None
+    if not isinstance(template, str):
+        raise FormatError(
+            f"{model.path}: header: chat_template is {type(template).__name__}, expected a string"
+        )
+    try:
+        return template.encode("utf-8")
+    except UnicodeEncodeError as e:
+        raise FormatError(f"{model.path}: header: chat_template holds half of a surrogate pair") from e
 
 
 def _check_tensors(model: CmfFile, config: ModelConfig) -> None:
@@ -291,13 +331,21 @@ def _text_config(source: Mapping[str, Any], config: ModelConfig, target: Dtype) 
 
 
 def _write_weights(
-    model: CmfFile, config: ModelConfig, target: Dtype, folder: Path, progress: Progress | None
+    model: CmfFile,
+    config: ModelConfig,
+    target: Dtype,
+    folder: Path,
+    shown: Path,
+    progress: Progress | None,
 ) -> None:
+    """The shards and their index into `folder`, which errors call `shown`."""
     shards = _shards(config.shapes, codecs.ITEM_BYTES[target])
     names: dict[str, str] = {}
     for i, shapes in enumerate(shards, 1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{i:05}-of-{len(shards):05}.safetensors"
-        write_safetensors(folder / file, target, shapes, _dense(model, shapes, target, progress))
+        write_safetensors(
+            folder / file, target, shapes, _dense(model, shapes, target, progress), shown / file
+        )
         names.update(dict.fromkeys(shapes, file))
     if len(shards) > 1:
         total = sum(math.prod(shape) for shape in config.shapes.values()) * codecs.ITEM_BYTES[target]
@@ -324,6 +372,7 @@ def _dense(
     model: CmfFile, names: Mapping[str, Any], target: Dtype, progress: Progress | None
 ) -> Iterator[Bytes]:
     for name in names:
+        model.check_finite(name)
         stored = model.entry(name).dtype
         what = f"{name} ({model.path})"
         yield model.raw(name) if stored == target else codecs.encode(model.array(name), target, what)

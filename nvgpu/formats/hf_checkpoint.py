@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -124,7 +125,7 @@ def _indexed(folder: Path) -> list[Path]:
             )
     paths = [folder / file for file in sorted(set(weights.values()))]
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):  # a name too long for the system is missing too
             raise InputError(f"{path}: shard is missing, {_INDEX} names it")
     return paths
 

@@ -22,6 +22,7 @@ EMBEDDINGS = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 SMALL_LINEARS = ("linear_attn.in_proj_a.weight", "linear_attn.in_proj_b.weight")
 
+_MAX_LAYERS = 4096
 _LAYER_TYPES = {"linear_attention": "LinearAttention", "full_attention": "FullAttention"}
 
 
@@ -48,7 +49,7 @@ def read_config(config: Mapping[str, Any], where: str) -> ModelConfig:
     names = config.get("architectures")
     if not isinstance(names, list) or not names or names[0] not in ARCHITECTURES:
         found = names[0] if isinstance(names, list) and names else names
-        raise FormatError(f"{where}: architecture {found!r}, expected {' or '.join(ARCHITECTURES)}")
+        raise FormatError(f"{where}: architecture {found!r:.80}, expected {' or '.join(ARCHITECTURES)}")
     text = config.get("text_config", config)
     if not isinstance(text, dict):
         raise FormatError(f"{where}: text_config is {type(text).__name__}, expected an object")
@@ -68,19 +69,22 @@ class _Reader:
     def count(self, key: str, default: int | None = None) -> int:
         value = self.text.get(key, default)
         if type(value) is not int or not 0 < value < 1 << 31:
-            raise FormatError(f"{self.where}: {key} is {value!r}, expected a positive whole number")
+            raise FormatError(f"{self.where}: {key} is {value!r:.80}, expected a positive whole number")
         return value
 
     def number(self, source: Mapping[str, Any], key: str, default: float) -> float:
         value = default if source.get(key) is None else source[key]
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise FormatError(f"{self.where}: {key} is {value!r}, expected a positive number")
-        return float(value)
+            raise FormatError(f"{self.where}: {key} is {value!r:.80}, expected a positive number")
+        try:
+            return float(value)
+        except OverflowError as e:
+            raise FormatError(f"{self.where}: {key} is {value!r:.80}, expected a smaller number") from e
 
     def only(self, source: Mapping[str, Any], key: str, value: Any) -> None:
         """A setting of which one value is supported, which is also the default."""
         if source.get(key, value) != value:
-            raise FormatError(f"{self.where}: {key} is {source[key]!r}, only {value!r} is supported")
+            raise FormatError(f"{self.where}: {key} is {source[key]!r:.80}, only {value!r} is supported")
 
     def arch(self) -> dict[str, Any]:
         self.only(self.text, "hidden_act", "silu")
@@ -136,10 +140,14 @@ class _Reader:
             "partial_rotary_factor": self.number(self.text, "partial_rotary_factor", 0.25),
         }
         theta, rotary = (self.number(inner, key, outer[key]) for key in outer)
+        if rotary > 1:
+            raise FormatError(f"{self.where}: partial_rotary_factor is {rotary}, expected at most 1")
         return theta, rotary
 
     def layer_types(self) -> list[str]:
         layers = self.count("num_hidden_layers")
+        if layers > _MAX_LAYERS:
+            raise FormatError(f"{self.where}: num_hidden_layers is {layers}, expected at most {_MAX_LAYERS}")
         kinds = self.text.get("layer_types")
         if kinds is None:
             every = self.count("full_attention_interval", 4)
@@ -151,7 +159,7 @@ class _Reader:
         for kind in kinds:
             if not isinstance(kind, str) or kind not in _LAYER_TYPES:
                 raise FormatError(
-                    f"{self.where}: layer_types holds {kind!r}, expected {' or '.join(_LAYER_TYPES)}"
+                    f"{self.where}: layer_types holds {kind!r:.80}, expected {' or '.join(_LAYER_TYPES)}"
                 )
         return [_LAYER_TYPES[kind] for kind in kinds]
 

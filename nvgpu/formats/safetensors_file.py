@@ -115,8 +115,10 @@ def write_safetensors(
     dtype: Dtype,
     shapes: Mapping[str, Sequence[int]],
     payloads: Iterable[Bytes],
+    shown: Path | None = None,
 ) -> None:
-    """Write tensors of one float type; `payloads` yields their bytes in the order of `shapes`.
+    """Write tensors of one float type; `payloads` yields their bytes in the order of `shapes`. Errors name
+    `shown` where `path` is temporary.
 
     Raises:
         OutputError: the file cannot be written.
@@ -129,7 +131,7 @@ def write_safetensors(
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
     text += b" " * (-len(text) % 8)  # the data begins at a multiple of 8
-    with AtomicFile(path) as out:
+    with AtomicFile(path, shown) as out:
         out.write(len(text).to_bytes(8, "little") + text)
         for payload in payloads:
             out.write(payload)

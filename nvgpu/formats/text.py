@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class TextSource:
             InputError: a weight that is not a positive number.
         """
         path, equals, weight = spec.rpartition("=")
-        if not equals or not path or Path(spec).is_file():
+        if not equals or not path or os.path.isfile(spec):
             return cls(Path(spec))
         try:
             value = float(weight)
@@ -100,6 +101,8 @@ def split_budget(sources: Sequence[TextSource], tokenizer: Tokenizer, budget: in
 
 def _shares(weights: Sequence[float], total: int) -> list[int]:
     """Whole shares that add up to `total`: differences of the rounded-down running sums."""
+    _, exponent = math.frexp(max(weights, default=1.0))
+    weights = [math.ldexp(weight, -exponent) for weight in weights]  # exact; their sum cannot overflow
     whole = sum(weights)
     edges = [0]
     running = 0.0

@@ -78,7 +78,7 @@ def choose_adapter(adapters: Sequence[AdapterInfo], selector: str | None = None)
     matches = list(adapters)
     if selector is not None:
         wanted = selector.strip().lower()
-        if wanted.isdigit():
+        if wanted.isdecimal() and len(wanted) < 10:
             matches = [a for a in adapters if a.index == int(wanted)]
         elif wanted in _PREFERENCE:
             matches = [a for a in adapters if a.type == wanted]

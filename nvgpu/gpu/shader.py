@@ -93,6 +93,9 @@ def resolve(
     resolved = ShaderText("\n".join(t for t, _ in lines) + "\n", tuple(o for _, o in lines))
     if folder := os.environ.get("NVGPU_DUMP_WGSL"):
         target = Path(folder) / f"{path.replace('/', '.')}.{resolved.digest}.wgsl"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(resolved.code, encoding="utf-8")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(resolved.code, encoding="utf-8")
+        except OSError as e:
+            raise ShaderError(f"NVGPU_DUMP_WGSL: {target} cannot be written: {e.strerror}") from e
     return resolved

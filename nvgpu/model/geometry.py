@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,6 +11,8 @@ import numpy as np
 
 from nvgpu.errors import FormatError
 from nvgpu.model import names
+
+_MAX_HEAD_DIM = 1 << 16
 
 
 class Source(Protocol):
@@ -76,10 +79,14 @@ class _Reader:
 
     def key(self, name: str, kind: type[Any]) -> Any:
         value = self.source.arch.get(name)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64:
             value = float(value)
-        if not isinstance(value, kind) or (kind is int and (isinstance(value, bool) or value <= 0)):
-            raise FormatError(f"{self.where}: arch.{name} is {value!r}, expected a {kind.__name__}")
+        if not isinstance(value, kind) or (
+            kind is int and (isinstance(value, bool) or not 0 < value < 1 << 32)
+        ):
+            raise FormatError(f"{self.where}: arch.{name} is {value!r:.80}, expected a {kind.__name__}")
+        if kind is float and not math.isfinite(value):
+            raise FormatError(f"{self.where}: arch.{name} is {value}, expected a finite number")
         return value
 
     def shape(self, name: str, ndim: int) -> tuple[int, ...]:
@@ -101,9 +108,9 @@ class _Reader:
         kinds = self.key("layer_types", list)
         known = {"LinearAttention": True, "FullAttention": False}
         for kind in kinds:
-            if kind not in known:
+            if not isinstance(kind, str) or kind not in known:
                 raise FormatError(
-                    f"{self.where}: arch.layer_types holds {kind!r}, expected one of {', '.join(known)}"
+                    f"{self.where}: arch.layer_types holds {kind!r:.80}, expected one of {', '.join(known)}"
                 )
         linear = tuple(known[kind] for kind in kinds)
         if len(linear) != self.key("num_layers", int):
@@ -116,6 +123,8 @@ class _Reader:
         heads, kv_heads, head_dim = (
             self.key(k, int) for k in ("num_attention_heads", "num_kv_heads", "head_dim")
         )
+        if head_dim > _MAX_HEAD_DIM:
+            raise FormatError(f"{self.where}: arch.head_dim is {head_dim}, expected at most {_MAX_HEAD_DIM}")
         if heads % kv_heads:
             raise FormatError(
                 f"{self.where}: arch.num_attention_heads {heads} is not a multiple of num_kv_heads {kv_heads}"
@@ -138,7 +147,9 @@ class _Reader:
 
     def inv_freq(self, head_dim: int) -> tuple[float, ...]:
         theta = self.key("rope_theta", float)
-        factor = float(self.source.arch.get("partial_rotary_factor", 1.0))
+        factor = (
+            self.key("partial_rotary_factor", float) if "partial_rotary_factor" in self.source.arch else 1.0
+        )
         if not theta > 0 or not 0 < factor <= 1:
             raise FormatError(
                 f"{self.where}: arch.rope_theta {theta}, partial_rotary_factor {factor}: expected > 0 and in (0, 1]"

@@ -13,6 +13,7 @@ from nvgpu.formats.cmf import CmfFile
 from nvgpu.formats.tokenizer import Tokenizer, same_tokenizer
 from nvgpu.gpu import Device
 from nvgpu.model.executor import Executor
+from nvgpu.model.geometry import Geometry
 from nvgpu.model.net import Net, NetOptions
 from nvgpu.progress import Progress
 from nvgpu.train.targets import renormalised
@@ -51,7 +52,7 @@ def evaluate(
     """Score `tokens` (u32), cut into whole windows from its start; each window is its own context.
 
     Raises:
-        InputError: less text than one window, or a teacher with other tokens.
+        InputError: less text than one window, a teacher with other tokens, or logits that are not finite.
     """
     if topk is not None and teacher is None:
         raise InputError("--topk: needs --teacher, whose top-k distribution it compares with")
@@ -60,11 +61,14 @@ def evaluate(
     windows = cut(tokens, window)[:max_windows]
     if not len(windows):
         raise InputError(f"--text: found {len(tokens)} tokens, expected at least one window of {window}")
+    vocab, largest = Geometry.of(model).vocab_size, int(windows.max())
+    if largest >= vocab:
+        raise InputError(f"{model.path}: its tokenizer gives id {largest}, the vocabulary has {vocab}")
     student = Executor(Net(device, model, NetOptions(window, mixed=mixed)))
     reference = (
         Executor(Net(device, teacher, NetOptions(window, mixed=mixed))) if teacher is not None else None
     )
-    sums = _Sums()
+    sums = _Sums(str(model.path), str(teacher.path) if teacher is not None else "")
     at_once = max(1, _ROWS_AT_ONCE // window)
     progress.start("eval", windows.size, "tokens")
     for first in range(0, len(windows), at_once):
@@ -97,7 +101,8 @@ def require_same_tokens(student: CmfFile, teacher: CmfFile) -> None:
 
 
 class _Sums:
-    def __init__(self) -> None:
+    def __init__(self, model: str, teacher: str) -> None:
+        self.model, self.teacher = model, teacher
         self.nll = self.kl = self.kl_topk = 0.0
 
     def add(self, student: Executor, reference: Executor | None, windows: Array, topk: int | None) -> None:
@@ -107,8 +112,14 @@ class _Sums:
         targets = np.roll(windows, -1, axis=1).reshape(-1)
         nll, kl = student.evaluate(ids, targets, reference)
         self.nll += float(nll[scored.reshape(-1)].sum(dtype=np.float64))
+        if not math.isfinite(self.nll):
+            raise InputError(f"{self.model}: its logits are not finite on this text, so it has no perplexity")
         if kl is not None:
             self.kl += float(kl.sum(dtype=np.float64))
+            if not math.isfinite(self.kl):
+                raise InputError(
+                    f"{self.teacher}: its logits are not finite on this text, so there is no KL to it"
+                )
         if reference is not None and topk is not None:
             top_ids, top_p = reference.topk(ids, topk)
             self.kl_topk += float(student.loss(ids, top_ids, renormalised(top_p)).sum(dtype=np.float64))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nvgpu.errors import TrainingError
+from nvgpu.errors import InputError, TrainingError
 from nvgpu.formats import codecs
 from nvgpu.formats.blr import BlrTensor
 from nvgpu.formats.cmf import CmfFile, CmfWriter
@@ -37,6 +37,17 @@ def trained_payload(model: CmfFile, name: str, values: Mapping[str, Array]) -> A
         )
         return BlrTensor(tensor.m, tensor.n, tensor.rank, paths).pack()
     return model.raw(name)
+
+
+def unstorable(model: CmfFile, values: Mapping[str, Array]) -> str | None:
+    """The first parameter whose trained values its tensor's type cannot hold, as text; None where all fit."""
+    for name, array in values.items():
+        dtype = model.entry(name.partition("#")[0]).dtype
+        try:
+            codecs.encode(array, Dtype.F16 if dtype == Dtype.BLR else dtype, name)
+        except InputError as e:
+            return str(e)
+    return None
 
 
 def _half(values: Array, name: str) -> Array:

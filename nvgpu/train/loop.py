@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from nvgpu.train.windows import Windows
 _MAX_SKIPPED_IN_A_ROW = 24
 
 Array = np.ndarray[Any, Any]
+Unstorable = Callable[[Mapping[str, Array]], str | None]
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Progression:
     done: int = 0
     skipped: int = 0
     skipped_in_a_row: int = 0
+    diverged: bool = False
     losses: list[float] = field(default_factory=list)
     evals: list[dict[str, float]] = field(default_factory=list)
 
@@ -43,36 +46,67 @@ class Best:
 
 
 class Distillation:
-    """Trains `student` towards `targets`, which hold the training batches first and the held-out ones behind them."""
+    """Trains `student` towards `targets`, which hold the training batches first and the held-out ones behind them.
+
+    `unstorable` says why a checkpoint's parameters cannot be written; such a checkpoint is never the best.
+    """
 
     def __init__(
-        self, student: Executor, windows: Windows, targets: Targets, options: TrainOptions, progress: Progress
+        self,
+        student: Executor,
+        windows: Windows,
+        targets: Targets,
+        options: TrainOptions,
+        progress: Progress,
+        unstorable: Unstorable = lambda values: None,
     ) -> None:
         self.student = student
         self.windows = windows
         self.targets = targets
         self.options = options
         self.progress = progress
+        self.unstorable = unstorable
         self.adam = Adam(student.rec, student.ws, student.net.params)
         self.state = Progression()
         self.total = len(windows.train) * options.epochs
         self._rows_at_once = options.windows_at_once * options.window
 
     def run(self) -> Best:
-        """All epochs; returns the best checkpoint, the start if nothing beats it."""
+        """All epochs, or those before the run diverged; returns the best checkpoint, the start if nothing beats it.
+
+        Raises:
+            TrainingError: the run diverged and nothing beat the start.
+        """
         self.start_kl = self.held_out_kl()
+        if not math.isfinite(self.start_kl):
+            raise TrainingError(f"held-out KL before training is {self.start_kl}, expected a finite number")
         self.progress.say(f"held-out KL before training: {self.start_kl:.5f}")
         self.best = Best(self.start_kl, 0, self.student.net.params.values.read())
         self.progress.start("train", self.total, "steps")
-        for _ in range(self.options.epochs):
-            for batch in self.windows.epoch_order():
-                stepped = self.step(batch)
-                if stepped and self.state.done % self.options.eval_every == 0:
-                    self.evaluate()
+        diverged = self._epochs()
         if not self.state.evals or self.state.evals[-1]["step"] != self.state.done:
             self.evaluate()  # the data has ended
         self.progress.stop()
+        if diverged is not None:
+            if self.best.step == 0:
+                raise diverged
+            self.state.diverged = True
+            self.progress.say(
+                f"the run diverged: {diverged}; the checkpoint of step {self.best.step} is kept"
+            )
         return self.best
+
+    def _epochs(self) -> TrainingError | None:
+        """The steps and evaluations; what ended them early, if anything did."""
+        for _ in range(self.options.epochs):
+            for batch in self.windows.epoch_order():
+                try:
+                    stepped = self.step(batch)
+                except TrainingError as e:
+                    return e
+                if stepped and self.state.done % self.options.eval_every == 0:
+                    self.evaluate()
+        return None
 
     def step(self, batch: int) -> bool:
         """One optimiser step on a training batch; False if it was not finite and therefore skipped.
@@ -119,7 +153,13 @@ class Distillation:
         kl = self.held_out_kl()
         self.state.evals.append({"step": self.state.done, "heldout_kl": kl})
         if kl < self.best.kl:
-            self.best = Best(kl, self.state.done, self.student.net.params.values.read())
+            params = self.student.net.params
+            values = params.values.read()
+            why = self.unstorable(params.unpack(values))
+            if why is None:
+                self.best = Best(kl, self.state.done, values)
+            else:
+                self.progress.say(f"step {self.state.done} cannot become the best: {why}")
         self.progress.say(
             f"step {self.state.done}: held-out KL {kl:.5f} (best {self.best.kl:.5f} at step {self.best.step})"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -10,6 +9,20 @@ from nvgpu.errors import InputError
 
 PRECISIONS = ("auto", "f32", "mixed")
 MAX_TOPK = 256  # what the device's top-k selection keeps
+MAX_RATE = 1e30  # products of it stay within f32
+_MANY = 1 << 40
+COUNTS = {
+    "tokens": (1, _MANY),
+    "window": (2, _MANY),
+    "batch": (1, _MANY),
+    "epochs": (1, _MANY),
+    "topk": (1, MAX_TOPK),
+    "eval_windows": (1, _MANY),
+    "eval_every": (1, _MANY),
+    "micro_batch": (0, _MANY),
+    "seed": (0, (1 << 64) - 1),
+}
+"""Least and largest value of every whole number."""
 
 
 @dataclass(frozen=True)
@@ -37,29 +50,22 @@ class TrainOptions:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "window", "batch", "epochs", "topk", "eval_windows", "eval_every"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"--{name.replace('_', '-')}: found {getattr(self, name)}, expected at least 1"
-                )
-        if self.topk > MAX_TOPK:
-            raise InputError(f"--topk: found {self.topk}, expected at most {MAX_TOPK}")
-        if self.window < 2:
-            raise InputError(f"--window: found {self.window}, expected at least 2")
+        for name, (low, high) in COUNTS.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise InputError(f"--{name.replace('_', '-')}: found {value}, expected {low} to {high}")
         for name in ("lr", "clip"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise InputError(f"--{name}: found {value}, expected a positive number")
+            if not 0 < value <= MAX_RATE:
+                raise InputError(f"--{name}: found {value}, expected more than 0, at most {MAX_RATE:g}")
         if self.precision not in PRECISIONS:
             raise InputError(
                 f"--precision: found {self.precision!r}, expected one of {', '.join(PRECISIONS)}"
             )
-        if self.micro_batch < 0 or (self.micro_batch and self.batch % self.micro_batch):
+        if self.micro_batch and self.batch % self.micro_batch:
             raise InputError(
                 f"--micro-batch: found {self.micro_batch}, expected a divisor of --batch {self.batch}"
             )
-        if not 0 <= self.seed < 1 << 64:
-            raise InputError(f"--seed: found {self.seed}, expected 0 to 2**64 - 1")
 
     @property
     def windows_at_once(self) -> int:

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from nvgpu.errors import InputError, OutputError
+from nvgpu.formats.files import check_target
 
 
 def check_output(output: Path, inputs: Iterable[Path], needed: int) -> None:
-    """The output can be written next to nothing it would destroy, and `needed` bytes are free.
+    """A file can appear at `output`, it is none of `inputs`, and `needed` bytes are free.
 
     Raises:
-        InputError: the output is one of the inputs.
-        OutputError: its folder is missing or not writable, it is a folder, or the disk is too full.
+        InputError, OutputError: as `check_target`, and where the disk is too full.
     """
-    for path in inputs:
-        if output.exists() and path.exists() and os.path.samefile(output, path):
-            raise InputError(f"output {output} is the input {path}; expected another path")
-    folder = output.parent
-    if not folder.is_dir():
-        raise OutputError(f"output {output}: folder {folder} does not exist")
-    if output.is_dir():
-        raise OutputError(f"output {output} is a folder, expected a file path")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise OutputError(f"output {output}: folder {folder} is not writable")
-    free = shutil.disk_usage(folder).free
+    check_target(output, inputs)
+    free = shutil.disk_usage(output.parent).free
     if free < needed:
         raise OutputError(f"output {output}: needs {needed} bytes, {free} are free")
 

@@ -6,14 +6,16 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nvgpu import __version__
-from nvgpu.errors import InputError
+from nvgpu.errors import InputError, NvgpuError, TrainingError
 from nvgpu.formats.cmf import CmfFile
+from nvgpu.formats.codecs import Dtype
 from nvgpu.formats.text import TextSource, split_budget
 from nvgpu.formats.tokenizer import Tokenizer
 from nvgpu.gpu import Device
@@ -22,7 +24,7 @@ from nvgpu.model.geometry import Geometry
 from nvgpu.model.net import Net, NetOptions
 from nvgpu.progress import Progress
 from nvgpu.train.evaluate import Evaluation, evaluate, require_same_tokens
-from nvgpu.train.export import export
+from nvgpu.train.export import export, unstorable
 from nvgpu.train.loop import Best, Distillation
 from nvgpu.train.options import TrainOptions
 from nvgpu.train.preflight import check_host_memory, check_output
@@ -39,6 +41,7 @@ class TrainReport:
     output: str
     steps: int
     skipped: int
+    diverged: bool
     best_step: int
     kl_start: float
     kl_best: float
@@ -67,7 +70,7 @@ def train(
     Raises:
         InputError, FormatError: something about the inputs, before any device work.
         OutputError: `output` cannot be written.
-        TrainingError: too many non-finite steps in a row.
+        TrainingError: the run diverged before any checkpoint beat the start, or the written file could not be measured.
     """
     options = options.resolved(device.matrix_units)
     with CmfFile.open(student_path) as student, CmfFile.open(teacher_path) as teacher:
@@ -86,7 +89,10 @@ def train(
         export(student, output, values if best.step else {}, record)
         loop.student.free()
         loop.student.net.free()
-    kl, quality = _measure(device, output, windows, targets, options, progress)
+    try:
+        kl, quality = _measure(device, output, windows, targets, options, progress)
+    except NvgpuError as e:
+        raise TrainingError(f"{output} was written but could not be measured: {e}") from e
     if best.step == 0:
         progress.say(f"no evaluation beat the start (held-out KL {best.kl:.5f}): the start was written")
     state = loop.state
@@ -94,6 +100,7 @@ def train(
         output=str(output),
         steps=state.done,
         skipped=state.skipped,
+        diverged=state.diverged,
         best_step=best.step,
         kl_start=loop.start_kl,
         kl_best=best.kl,
@@ -122,14 +129,27 @@ def _prepare(
     if options.topk > ours.vocab_size:
         raise InputError(f"--topk {options.topk}: the vocabulary has {ours.vocab_size} tokens")
     require_same_tokens(student, teacher)
+    for model, role, wanted in ((student, "student", True), (teacher, "teacher", False)):
+        if wanted != any(entry.dtype == Dtype.BLR for entry in model.tensors.values()):
+            found = "no binary low-rank tensor" if wanted else "binary low-rank tensors"
+            raise InputError(f"{role} {model.path} has {found}; are student and teacher swapped?")
+    for name in student.tensors:  # the device would find it only after the teacher's pass
+        student.check_finite(name)
     tokenizer = Tokenizer.of(teacher)
     budget = options.tokens + options.eval_windows * options.window
+    texts = split_budget(sources, tokenizer, budget)
+    for source, ids in zip(sources, texts, strict=True):
+        if len(ids) < options.window:
+            progress.say(
+                f"--calib {source.path} gives {len(ids)} tokens, less than one window of {options.window}: nothing of it is used"
+            )
     windows = split(
-        split_budget(sources, tokenizer, budget),
+        texts,
         window=options.window,
         batch=options.batch,
         eval_windows=options.eval_windows,
         seed=options.seed,
+        where=", ".join(str(source.path) for source in sources),
     )
     if tokenizer.chat_fallback_used:
         progress.say(f"{teacher.path} has no chat template: conversations are written as ChatML")
@@ -150,7 +170,10 @@ def _teach(
     executor = Executor(Net(device, teacher, NetOptions(options.window, mixed=options.precision == "mixed")))
     batches = np.concatenate([windows.train, windows.held_out])
     rows = options.windows_at_once * options.window
-    targets = teacher_targets(executor, batches, options.topk, rows, progress)
+    try:
+        targets = teacher_targets(executor, batches, options.topk, rows, progress)
+    except InputError as e:
+        raise InputError(f"teacher {teacher.path}: {e}") from e
     executor.free()
     executor.net.free()
     return targets
@@ -165,8 +188,11 @@ def _distil(
     progress: Progress,
 ) -> tuple[Best, Distillation]:
     net = Net(device, student, NetOptions(options.window, trainable=True, mixed=options.precision == "mixed"))
-    loop = Distillation(Executor(net), windows, targets, options, progress)
-    return loop.run(), loop
+    loop = Distillation(Executor(net), windows, targets, options, progress, partial(unstorable, student))
+    try:
+        return loop.run(), loop
+    except TrainingError as e:
+        raise TrainingError(f"{student.path}: {e}") from e
 
 
 def _measure(
@@ -220,9 +246,10 @@ def _record(
         "best_step": best.step,
         "heldout_kl_start": _finite(loop.start_kl),
         "heldout_kl_best": _finite(best.kl),
-        "evals": loop.state.evals,
+        "evals": [{key: _finite(value) for key, value in entry.items()} for entry in loop.state.evals],
     }
 
 
 def _finite(value: float) -> float | None:
+    """JSON has no NaN and no infinities."""
     return value if math.isfinite(value) else None

@@ -64,8 +64,16 @@ def cut(tokens: Ids, window: int) -> Ids:
     return tokens[: count * window].reshape(count, window)
 
 
-def split(sources: Sequence[Ids], *, window: int, batch: int, eval_windows: int, seed: int) -> Windows:
-    """Shuffle the windows of all sources and hold out the tail.
+def split(
+    sources: Sequence[Ids],
+    *,
+    window: int,
+    batch: int,
+    eval_windows: int,
+    seed: int,
+    where: str = "the sources",
+) -> Windows:
+    """Shuffle the windows of all sources (named `where` in errors) and hold out the tail.
 
     Raises:
         InputError: fewer held-out windows than a batch, or too little text for one batch of training.
@@ -79,7 +87,7 @@ def split(sources: Sequence[Ids], *, window: int, batch: int, eval_windows: int,
     if len(windows) < held + batch:
         raise InputError(
             f"--calib: found {len(windows)} whole windows of {window} tokens, expected at least {held + batch} "
-            f"({held} held out and one batch of {batch})"
+            f"({held} held out and one batch of {batch}) in {where}"
         )
     stream = Xorshift64(seed)
     shuffled = windows[stream.permutation(len(windows))]

@@ -8,8 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvgpu.errors import InputError, OutputError
-from nvgpu.formats.files import atomic_folder, byte_view, map_file, read_json_object
+from nvgpu.errors import FormatError, InputError, OutputError
+from nvgpu.formats.files import (
+    AtomicFile,
+    atomic_folder,
+    byte_view,
+    map_file,
+    parse_json_object,
+    read_json_object,
+)
 
 
 def test_byte_views() -> None:
@@ -64,3 +71,24 @@ def test_reading(tmp_path: Path) -> None:
     assert map_file(tmp_path / "empty")[:] == b""
     with pytest.raises(InputError, match=r"gone\.json: no such file"):
         read_json_object(tmp_path / "gone.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1, "b": 2, "a": 3}', "key 'a' stands twice"),
+        ('{"a": 1e999}', "1e999 is too large a number"),
+        ("{" + ", ".join(f'"{i}": 0' for i in range(100_000)) + ', "0": 1}', "key '0' stands twice"),
+    ],
+)
+def test_json_that_is_refused(text: str, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        parse_json_object(text.encode(), "here")
+
+
+def test_errors_name_the_output_not_the_temporary_file(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OutputError, match="^out/a: cannot be written"),
+        AtomicFile(tmp_path / "no" / "a", Path("out/a")),
+    ):
+        pass

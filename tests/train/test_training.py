@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from nvgpu.model.net import Net, NetOptions
 from nvgpu.ops import tolerance as tol
 from nvgpu.progress import Silent
 from nvgpu.ref.trainer import Batch, train_steps
+from nvgpu.train.export import unstorable
 from nvgpu.train.loop import Distillation
 from nvgpu.train.options import TrainOptions
 from nvgpu.train.run import TrainReport, train
@@ -158,6 +160,83 @@ def test_non_finite_steps_are_skipped_and_then_an_error(device: Device, models: 
         loop.run()
     executor.free()
     executor.net.free()
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.fixture
+def loop(device: Device, models: tuple[Path, Path]) -> Iterator[Distillation]:
+    """A short run that evaluates once it has taken eight steps, ready to start."""
+    o = replace(OPTIONS, window=16, batch=1, eval_windows=1, eval_every=8, epochs=4)
+    windows = split([np.arange(17 * 16, dtype=np.uint32)], window=16, batch=1, eval_windows=1, seed=1)
+    with CmfFile.open(models[0]) as teacher, CmfFile.open(models[1]) as student:
+        executor = Executor(Net(device, teacher, NetOptions(16)))
+        targets = teacher_targets(
+            executor, np.concatenate([windows.train, windows.held_out]), 16, 16, Silent()
+        )
+        executor.free()
+        executor.net.free()
+        executor = Executor(Net(device, student, NetOptions(16, trainable=True)))
+    yield Distillation(executor, windows, targets, o, Notes())
+    executor.free()
+    executor.net.free()
+
+
+def test_a_run_that_diverges_keeps_its_best(loop: Distillation) -> None:
+    step = loop.step
+
+    def then_not_finite(batch: int) -> bool:
+        if loop.state.done == 8:
+            loop.targets.p[:-1] = np.nan
+        return step(batch)
+
+    loop.step = then_not_finite  # type: ignore[method-assign]
+    best = loop.run()
+    assert best.step == 8 and best.kl < loop.start_kl and loop.state.diverged
+    assert loop.state.skipped == 24 and isinstance(loop.progress, Notes)
+    assert (
+        "the run diverged: 24 steps" in loop.progress.lines[-1]
+        and "a lower --lr may help" in loop.progress.lines[-1]
+    )
+
+
+def test_a_checkpoint_that_cannot_be_written_is_not_the_best(loop: Distillation) -> None:
+    loop.unstorable = lambda values: "tensor x: too large" if "model.norm.weight" in values else None
+    loop.options = replace(loop.options, epochs=1)
+    assert loop.run().step == 0 and isinstance(loop.progress, Notes)
+    assert "step 8 cannot become the best: tensor x: too large" in loop.progress.lines
+
+
+def test_a_start_that_is_not_finite_is_an_error(loop: Distillation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "held_out_kl", lambda: float("nan"))
+    with pytest.raises(TrainingError, match="held-out KL before training is nan"):
+        loop.run()
+
+
+def test_what_can_be_stored(models: tuple[Path, Path]) -> None:
+    name = "model.layers.0.mlp.up_proj.weight#0.h"
+    with CmfFile.open(models[1]) as student:
+        assert unstorable(student, {name: np.full(3, 65504, np.float32)}) is None
+        for value in (1e5, np.inf, np.nan):
+            found = unstorable(student, {name: np.full(3, value, np.float32)})
+            assert found is not None and name in found
+
+
+def test_evaluations_that_are_not_finite(
+    device: Device, models: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kls = iter([5.0, 4.0, float("nan"), 4.0])
+    monkeypatch.setattr(Distillation, "held_out_kl", lambda self: next(kls))
+    run(device, models, tmp_path / "out.cmf", replace(OPTIONS, tokens=2 * 2 * 48, eval_every=1))
+    with CmfFile.open(tmp_path / "out.cmf") as written:
+        record = written.header["provenance"]["nvg_train"]
+    assert record["best_step"] == 1 and [e["heldout_kl"] for e in record["evals"]] == [4.0, None]
 
 
 def test_memory_does_not_grow(device: Device, models: tuple[Path, Path], tmp_path: Path) -> None:
