@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nvgpu.gpu import Buffer, Device, Recorder
-from nvgpu.layers.linear import BlrLinear, BlrPath, DenseLinear, Linear, words_from_bytes
+from nvgpu.layers.linear import BlrLinear, BlrPath, DenseLinear, Linear, transposed_words, words_from_bytes
 from nvgpu.layers.workspace import Workspace
 from nvgpu.ops import linear
 from nvgpu.ops.tolerance import matmul
@@ -135,6 +135,28 @@ def test_blr(bench: Bench, m: int, n: int, r: int, paths: int, acc: bool) -> Non
     for made, (dh, dl, dg) in zip(grads, want_grads, strict=True):
         for buffer, want in zip(made, (dh, dl, dg), strict=True):
             close(buffer.read()[: len(want)], want, 33 + n + r)
+
+
+def test_blr_from_transposed_signs_gives_the_same(bench: Bench) -> None:
+    rng = np.random.default_rng(5)
+    m, n, rp = 72, 40, 64
+    x, dy = (rng.standard_normal((33, size)).astype(np.float32) for size in (n, m))
+    h, l, g, u, v = padded(random_path(rng, m, n, 48), rp)
+    results = []
+    for turned in ({}, {"ut": transposed_words(u, rp), "vt": transposed_words(v, n)}):
+        grads = [bench.upload(np.zeros(size, np.float32)) for size in (m, rp, n)]
+        parts = [bench.upload(s, "u32") for s in (u, v)] + [bench.upload(s) for s in (h, l, g)]
+        path = BlrPath(*parts, *grads, **{k: bench.upload(w, "u32") for k, w in turned.items()})
+        outs = bench.run(BlrLinear("w", "role", m, n, [path]), x, dy, False)
+        results.append([*outs, *(grad.read() for grad in grads)])
+    for plain, turned_one in zip(*results, strict=True):
+        close(turned_one, plain.astype(np.float64), n + rp)
+
+
+def test_transposed_words() -> None:
+    signs = np.random.default_rng(1).choice([-1.0, 1.0], (37, 70))
+    words = ref.pack_signs(signs)
+    assert np.array_equal(transposed_words(words, 70), ref.pack_signs(signs.T))
 
 
 def test_words_keep_the_bytes() -> None:

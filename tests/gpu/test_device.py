@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from nvgpu.errors import DeviceLostError, GpuError, LimitError, OutOfMemoryError, ShaderError
-from nvgpu.gpu import Device, Profiler, Recorder, Staging, open_device, resolve
+from nvgpu.gpu import Device, Profiler, Recorder, Staging, open_device, resolve, selftest
 from nvgpu.gpu.device import translated
 from nvgpu.gpu.shader import ShaderText
-from nvgpu.ops import norm
+from nvgpu.ops import linear, norm
 
 
 def test_write_read_and_views(device: Device) -> None:
@@ -162,3 +162,43 @@ def test_line_map_points_behind_the_preamble() -> None:
     assert sum("fn group_index" in line for line in lines) == 1
     with pytest.raises(ShaderError, match="no/such.wgsl"):
         resolve("no/such.wgsl", [])
+
+
+# ── self-tests and shader checks ──
+
+
+def test_checked_and_trusted_shaders_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    x, w = rng.standard_normal((37, 68)), rng.standard_normal((20, 68))
+    results = []
+    for checks in ("0", "1"):
+        monkeypatch.setenv("NVGPU_SHADER_CHECKS", checks)
+        device = open_device()
+        y = device.buffer("y", (37, 20))
+        with Recorder(device) as rec:
+            linear.matmul_nt(rec, x=device.upload("x", x), w=device.upload("w", w), y=y)
+        results.append(y.read().tobytes())
+        device.close()
+    assert results[0] == results[1]
+
+
+def test_a_feature_that_fails_its_self_test_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "subgroup_self_test", lambda device: "self-test failed: made up")
+    monkeypatch.setattr(selftest, "matrix_units_self_test", lambda device: "self-test failed: made up")
+    device = open_device()
+    assert not {"subgroup", "cooperative-matrix"} & device.features
+    assert not device.matrix_units
+    for name in {"subgroup", "cooperative-matrix"} & set(device.adapter.features):
+        assert "self-test failed" in device.refused[name] or "experimental" in device.refused[name]
+    device.close()
+
+
+def test_subgroup_self_test_passes_where_subgroups_are_used(device: Device) -> None:
+    if "subgroup" in device.features:
+        assert selftest.subgroup_self_test(device) is None
+
+
+@pytest.mark.gpu
+def test_matrix_units_self_test_passes_where_they_are_used(device: Device) -> None:
+    if device.matrix_units:
+        assert selftest.matrix_units_self_test(device) is None
