@@ -26,7 +26,7 @@ from nvgpu.errors import NvgpuError
 from nvgpu.gpu import Device, Profiler, Recorder, open_device
 from nvgpu.ops import OPS
 from nvgpu.ops.parity import check, inputs
-from nvgpu.ops.table import Case, Dims, Kernel, Op
+from nvgpu.ops.table import Case, Dims, Kernel, Op, evaluate
 
 _COPY_BYTES = 512 << 20
 _PEERS = {  # op -> the item of tools/bench/peer_torch.py with the same work
@@ -57,15 +57,16 @@ class Timed:
 @click.option("--peer", metavar="PYTHON", help="Interpreter that has torch and transformers.")
 @click.option("--only", default="", help="Part of the names of the ops to run.")
 @click.option("--quick", is_flag=True, help="The small cases, one an op.")
+@click.option("--every-kernel", is_flag=True, help="Also the kernels that the device would not choose.")
 @click.option("--repeats", default=20, show_default=True, help="Timed dispatches.")
 @click.option("--json", "as_json", is_flag=True)
-def main(peer: str | None, only: str, quick: bool, repeats: int, as_json: bool) -> None:
+def main(peer: str | None, only: str, quick: bool, every_kernel: bool, repeats: int, as_json: bool) -> None:
     """Check and time ops; each kernel that some precision chooses."""
     device = open_device()
     theirs = _peer(peer) if peer else {}
     bandwidth = copy_bandwidth(device)
     results = []
-    for op, case, kernel, precision in chosen(device, only, quick):
+    for op, case, kernel, precision in chosen(device, only, quick, every_kernel):
         try:
             used = check(device, op, kernel, case).used
             results.append(timed(device, op, case, kernel, precision, repeats, used, theirs))
@@ -86,20 +87,22 @@ def main(peer: str | None, only: str, quick: bool, repeats: int, as_json: bool) 
         click.echo(f"{rates}  {r.op}.{r.kernel} [{r.case}]")
 
 
-def chosen(device: Device, only: str, quick: bool) -> Iterator[tuple[Op, Case, Kernel, str]]:
+def chosen(device: Device, only: str, quick: bool, every: bool) -> Iterator[tuple[Op, Case, Kernel, str]]:
     """The ops' model-size cases (or first small ones) with each kernel that f32 or mixed would run."""
     for op in OPS.values():
         if only not in op.name:
             continue
         wanted = [c for c in op.cases if c.quick == quick]
         for case in wanted[-1:] if quick else wanted:
-            seen = set()
-            for precision in ("f32", "mixed"):
-                dims = op.complete(Dims(case.values))
-                kernel = op.chosen(Recorder(device, precision=precision), dims)
-                if kernel is not None and kernel.name not in seen:
-                    seen.add(kernel.name)
-                    yield op, case, kernel, precision
+            dims = op.complete(Dims(case.values))
+            found: dict[str, tuple[Kernel, str]] = {}
+            for precision in ("mixed", "f32"):
+                if (kernel := op.chosen(Recorder(device, precision=precision), dims)) is not None:
+                    found[kernel.name] = kernel, precision
+            if every:
+                rest = [k for k in op.kernels if k.runs_on(device) and evaluate(k.fits, dims)]
+                found = {k.name: (k, "mixed") for k in rest}
+            yield from ((op, case, kernel, precision) for kernel, precision in found.values())
 
 
 def timed(
