@@ -28,6 +28,19 @@ json_option = click.option(
 EXISTING = click.Path(dir_okay=False)
 
 
+vram_option = click.option(
+    "--vram",
+    metavar="GIB",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Device memory to keep to, in GiB; layers that take more than half of it are streamed. Default: no bound.",
+)
+
+
+def budget_bytes(vram: float | None) -> int:
+    """`--vram` in bytes; 0 where it is not given."""
+    return int((vram or 0) * (1 << 30))
+
+
 class Command(click.Command):
     """A command whose expected failures are one line on standard error and exit code 1 (a traceback with --debug)."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from nvgpu.cli.common import adapter_option, command, json_option, print_json
+from nvgpu.cli.common import adapter_option, budget_bytes, command, json_option, print_json, vram_option
 from nvgpu.cli.console import ConsoleProgress, print_table
 from nvgpu.formats.cmf import CmfFile
 from nvgpu.formats.text import read_all
@@ -47,6 +47,7 @@ from nvgpu.train.options import MAX_TOPK, PRECISIONS
     help="f32, or mixed: GEMMs round weights (and inputs, where matrix units run) to f16.",
 )
 @adapter_option
+@vram_option
 @json_option
 def evaluate(
     model: Path,
@@ -57,6 +58,7 @@ def evaluate(
     topk: int | None,
     precision: str,
     adapter: str | None,
+    vram: float | None,
     as_json: bool,
 ) -> None:
     """Token-level perplexity of MODEL on a text and, with a teacher, its KL divergence.
@@ -73,7 +75,7 @@ def evaluate(
             progress.say(f"{model} has no chat template: conversations are written as ChatML")
         try:
             result = run_evaluation(
-                open_device(adapter),
+                open_device(adapter, budget=budget_bytes(vram)),
                 opened,
                 tokens,
                 window=window,

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from nvgpu.cli.common import Positive, adapter_option, command, json_option, print_json
+from nvgpu.cli.common import (
+    Positive,
+    adapter_option,
+    budget_bytes,
+    command,
+    json_option,
+    print_json,
+    vram_option,
+)
 from nvgpu.cli.console import ConsoleProgress, print_table
 from nvgpu.formats.text import TextSource
 from nvgpu.gpu import open_device
@@ -114,6 +122,7 @@ def _count(name: str) -> click.IntRange:
     "--seed", default=_D.seed, show_default=True, type=_count("seed"), help="Seed of the window order."
 )
 @adapter_option
+@vram_option
 @json_option
 def train(
     student: Path,
@@ -121,6 +130,7 @@ def train(
     calib: tuple[str, ...],
     output: Path,
     adapter: str | None,
+    vram: float | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -133,7 +143,8 @@ def train(
     sources = [TextSource.parse(spec) for spec in calib]
     progress = ConsoleProgress()
     try:
-        report = run_training(open_device(adapter), student, teacher, sources, output, settings, progress)
+        device = open_device(adapter, budget=budget_bytes(vram))
+        report = run_training(device, student, teacher, sources, output, settings, progress)
     finally:
         progress.stop()
     if as_json:

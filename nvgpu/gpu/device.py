@@ -111,6 +111,7 @@ class Device:
         self.refused = dict(refused)
         self.is_cpu = adapter.type == "cpu"
         self.memory = MemoryAccount()
+        self.budget = 0  # bytes that may be in use at a time; 0: no bound
         self.waited = 0.0  # seconds the host has spent in reads, waiting for the device
         self.plans: dict[
             Any, Any
@@ -158,7 +159,16 @@ class Device:
         )
 
     def allocate(self, name: str, nbytes: int, usage: int, mapped: bool = False) -> Any:
-        """A raw, accounted allocation."""
+        """A raw, accounted allocation.
+
+        Raises:
+            OutOfMemoryError: it failed, or would exceed `budget`.
+        """
+        if self.budget and self.memory.live + nbytes > self.budget:
+            raise OutOfMemoryError(
+                f"buffer {name}: {nbytes} bytes on top of {self.memory.live} in use exceed the budget of {self.budget} "
+                "bytes (--vram)"
+            )
         with translated(f"buffer {name} ({nbytes} bytes; {self.memory.live} bytes in use)"):
             raw = self.raw.create_buffer(label=name, size=nbytes, usage=usage, mapped_at_creation=mapped)
         self.memory.add(nbytes)
@@ -281,7 +291,7 @@ class Device:
                 raise LimitError(
                     f"{pipeline.label}: binding {b.name} is {b.bound_nbytes} bytes, the device allows {self.max_binding}"
                 )
-        uniform = self._uniform(params)
+        uniform = self._uniform(pipeline.label, params)
         entries = [
             {"binding": i, "resource": {"buffer": b.raw, "offset": b.offset, "size": b.bound_nbytes}}
             for i, b in enumerate(buffers)
@@ -296,14 +306,14 @@ class Device:
             self._caches.groups_of.setdefault(id(b.raw), set()).add(key)
         return group
 
-    def _uniform(self, params: bytes) -> Any:
+    def _uniform(self, label: str, params: bytes) -> Any:
         """A uniform buffer with this content; equal contents share one, and none is ever rewritten."""
         import wgpu
 
         found = self._caches.uniforms.get(params)
         if found is None:
             size = max(round_up(len(params), _UNIFORM_ALIGN), _UNIFORM_ALIGN)
-            with translated("params"):
+            with translated(f"{label}: params buffer ({size} bytes)"):
                 found = self.raw.create_buffer_with_data(
                     data=params.ljust(size, b"\0"), usage=wgpu.BufferUsage.UNIFORM
                 )
@@ -323,9 +333,10 @@ class Device:
         self.raw.destroy()
 
 
-def open_device(selector: str | None = None, *, default_limits: bool = False) -> Device:
+def open_device(selector: str | None = None, *, default_limits: bool = False, budget: int = 0) -> Device:
     """Open the chosen adapter with its real limits and every optional feature it grants.
 
+    `budget` bounds the bytes in use at a time (0: no bound).
     `default_limits` asks for the WebGPU defaults instead, to show that the kernels run within them.
 
     Raises:
@@ -354,6 +365,7 @@ def open_device(selector: str | None = None, *, default_limits: bool = False) ->
         with translated(f"adapter {adapter.label}"):
             raw = _request(adapter, wanted, limits)
     device = Device(adapter, raw, refused)
+    device.budget = budget
     _earn_subgroups(device)
     _earn_matrix_units(device)
     return device

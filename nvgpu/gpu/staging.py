@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from nvgpu.gpu.buffer import Buffer, round_up
+from nvgpu.gpu.buffer import VIEW_ALIGN, Buffer, round_up
 from nvgpu.gpu.device import Device, translated
 from nvgpu.gpu.recorder import Recorder
 
@@ -37,13 +38,23 @@ class Staging:
             mapped = self._raw._experimental_get_mapped_range(0, round_up(count * dtype.itemsize, 4))
             return np.frombuffer(mapped, dtype, count).reshape(shape)
 
-    def send(self, recorder: Recorder, target: Buffer) -> None:
-        """Copy the view's bytes to `target` and submit, since the next map waits for the copy."""
-        with translated(f"upload to {target.name}"):
+    def send(self, recorder: Recorder, *targets: Buffer) -> None:
+        """Copy the view's bytes to `targets`, which lie in it as `offsets` says, and submit: the next map waits for it."""
+        with translated(f"upload to {targets[0].name}"):
             self._raw.unmap()
-            recorder.copy_raw(self._raw, 0, target, round_up(target.nbytes, 4))
+            for target, offset in zip(targets, offsets(targets), strict=True):
+                recorder.copy_raw(self._raw, offset, target, round_up(target.nbytes, 4))
             recorder.flush()
             self._remap = self._raw.map_async("WRITE")
 
     def free(self) -> None:
         self.device.free_raw(self._raw)
+
+
+def offsets(targets: Sequence[Buffer]) -> list[int]:
+    """Byte offset of each target's content in a staging buffer, one after the other, and no gap before the first."""
+    found, at = [], 0
+    for target in targets:
+        found.append(at)
+        at = round_up(at + target.nbytes, VIEW_ALIGN)
+    return found

@@ -5,6 +5,7 @@ One layer's intermediates live at a time: the backward recomputes a layer's forw
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,8 @@ class Executor:
         """Hidden states after the final norm, `[N, hidden_size]`."""
         net, rows = self.net, len(ids)
         net.embedding.forward(self.rec, self.ws, ids, self.layer_input(0, rows))
-        for i, block in enumerate(net.blocks):
+        for i in range(net.geometry.num_layers):
+            block = net.block(self.rec, i)
             block.forward(self.rec, self.ws, self.layer_input(i, rows), self.layer_input(i + 1, rows))
         last, g = self.layer_input(net.geometry.num_layers, rows), net.geometry
         return norm_forward(self.rec, self.ws, "final", net.final_norm, last, g.eps, g.gemma)
@@ -64,8 +66,9 @@ class Executor:
         )
         for i in reversed(range(last)):
             x = self.layer_input(i, rows)
-            saved = net.blocks[i].forward(self.rec, self.ws, x, self.ws.buf("recomputed", shape))
-            net.blocks[i].backward(self.rec, self.ws, saved, x, dy, dx)
+            block = net.block(self.rec, i)
+            saved = block.forward(self.rec, self.ws, x, self.ws.buf("recomputed", shape))
+            block.backward(self.rec, self.ws, saved, x, dy, dx)
             dy, dx = dx, dy
 
     def topk(self, ids: Ids, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -73,6 +76,28 @@ class Executor:
         found = self.net.head.topk(self.rec, self.ws, self.forward(ids), k)
         self.ws.collect()
         return found
+
+    def topk_of(
+        self, parts: Sequence[Ids], k: int
+    ) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        """`topk` of several batches, layer by layer: a streamed layer is uploaded once for all of them."""
+        net, width = self.net, self.net.geometry.hidden_size
+        held = [
+            [self.ws.buf(f"part.{j}.{side}", (len(ids), width)) for side in "ab"]
+            for j, ids in enumerate(parts)
+        ]
+        for ids, (x, _) in zip(parts, held, strict=True):
+            net.embedding.forward(self.rec, self.ws, ids, x)
+        for i in range(net.geometry.num_layers):
+            block = net.block(self.rec, i)
+            for pair in held:
+                block.forward(self.rec, self.ws, *pair)
+                pair.reverse()
+        for x, _ in held:
+            g = net.geometry
+            hidden = norm_forward(self.rec, self.ws, "final", net.final_norm, x, g.eps, g.gemma)
+            yield net.head.topk(self.rec, self.ws, hidden, k)
+        self.ws.collect()
 
     def loss(
         self, ids: Ids, top_ids: np.ndarray[Any, Any], top_p: np.ndarray[Any, Any]

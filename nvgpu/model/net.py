@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from nvgpu.errors import FormatError, InputError
+from nvgpu.formats.blr import BlrPath as SignPath
 from nvgpu.formats.blr import BlrTensor
 from nvgpu.formats.cmf import CmfFile
 from nvgpu.formats.codecs import Dtype
-from nvgpu.gpu import Buffer, Device
+from nvgpu.gpu import Buffer, Device, Recorder
 from nvgpu.layers.attention import Attention
 from nvgpu.layers.block import Block
 from nvgpu.layers.embedding import Embedding
@@ -24,6 +25,7 @@ from nvgpu.layers.mlp import Mlp
 from nvgpu.model import names
 from nvgpu.model.geometry import Geometry
 from nvgpu.model.params import Params, ParamSpec
+from nvgpu.model.stream import Fetch, LayerStream
 
 Array = np.ndarray[Any, Any]
 RANK_TILE = 32  # ranks are padded to it with l = 0
@@ -41,7 +43,10 @@ class NetOptions:
 
 
 class Net:
-    """Weights on `device`; `params` holds the gains and the h, l, g of every binary low-rank path."""
+    """Weights on `device`; layers are streamed where they exceed its budget.
+
+    `params` holds the gains and the h, l, g of every binary low-rank path.
+    """
 
     def __init__(self, device: Device, model: CmfFile, options: NetOptions) -> None:
         self.device = device
@@ -53,10 +58,19 @@ class Net:
         self.blocks = [loader.block(i) for i in range(self.geometry.num_layers)]
         self.final_norm = loader.gain(names.FINAL_NORM)
         self.head = loader.head()
+        self.stream = loader.stream
         self._owned = [*loader.owned, *self.params.buffers()]
+
+    def block(self, rec: Recorder, index: int) -> Block:
+        """Layer `index`, ready for what is recorded from here on until the next call."""
+        if self.stream is not None:
+            self.stream.load(rec, index)
+        return self.blocks[index]
 
     def free(self) -> None:
         """Release the device memory."""
+        if self.stream is not None:
+            self.stream.free()
         self.embedding.free()
         self.head.free()
         self.device.free(*self._owned)
@@ -100,6 +114,8 @@ class _Loader:
         self.geometry = geometry
         self.options = options
         self.owned: list[Buffer] = []
+        self.looked_at: set[str] = set()
+        self.stream = LayerStream(device) if self._exceeds(device.budget) else None
         self.rank_tile = MATRIX_RANK_TILE if options.mixed and device.matrix_units else RANK_TILE
         self.blr = {
             name: BlrTensor.parse(model.raw(name), f"{model.path}: tensor {name}")
@@ -109,15 +125,32 @@ class _Loader:
         self.params = Params(device, list(self.specs()), trainable=options.trainable)
         self.rope = self.keep(device.upload("rope", geometry.rope_table(options.window)))
 
+    def _exceeds(self, budget: int) -> bool:
+        """Whether the layers' matrices take more than half of the bytes of a budget (0: no bound)."""
+        layers = (
+            e.nbytes for name, e in self.model.tensors.items() if ".layers." in name and len(e.shape) > 1
+        )
+        return budget > 0 and 2 * sum(layers) > budget
+
+    def matrix(self, index: int, part: str, shape: tuple[int, ...], dtype: str, fetch: Fetch) -> Buffer:
+        """The buffer of a layer's frozen matrix: resident, or one that layers share."""
+        if self.stream is not None:
+            return self.stream.add(index, part, shape, dtype, fetch)
+        return self.keep(self.device.upload(names.layer(index, part), fetch(), dtype))
+
     def keep(self, buffer: Buffer) -> Buffer:
         self.owned.append(buffer)
         return buffer
 
     def values(self, name: str) -> Array:
         """Decoded tensor; a non-finite weight would poison every row."""
-        values = self.model.array(name)
-        if not np.isfinite(values).all():
+        return self.finite(name, self.model.array(name))
+
+    def finite(self, name: str, values: Array) -> Array:
+        """`values`, looked at once."""
+        if name not in self.looked_at and not np.isfinite(values).all():
             raise FormatError(f"{self.model.path}: tensor {name} holds non-finite values")
+        self.looked_at.add(name)
         return values
 
     def specs(self) -> Iterator[ParamSpec]:
@@ -148,6 +181,10 @@ class _Loader:
 
     def stored(self, name: str) -> Array:
         """A frozen matrix, f16 where that is asked for or loses nothing (its rows are read as vec4), else f32."""
+        entry = self.model.tensors[name]
+        if entry.dtype == Dtype.F16 and entry.shape[-1] % 4 == 0:
+            half = self.model.raw(name).view("<f2").reshape(entry.shape)
+            return self.finite(name, half)
         values = self.values(name)
         with np.errstate(over="ignore"):
             half = values.astype(np.float16)
@@ -164,24 +201,26 @@ class _Loader:
     def linear(self, index: int, tail: str, role: str) -> Linear:
         name = names.layer(index, tail)
         if name in self.blr:
-            return self.blr_linear(name, role, self.blr[name])
-        values = self.stored(name)
-        dtype = "f16" if values.dtype == np.float16 else "f32"
-        return DenseLinear(name, role, self.keep(self.device.upload(name, values, dtype)))
+            return self.blr_linear(index, tail, role, self.blr[name])
+        dtype = "f16" if self.stored(name).dtype == np.float16 else "f32"
+        shape = self.model.tensors[name].shape
+        return DenseLinear(name, role, self.matrix(index, tail, shape, dtype, lambda: self.stored(name)))
 
-    def blr_linear(self, name: str, role: str, tensor: BlrTensor) -> Linear:
+    def blr_linear(self, index: int, tail: str, role: str, tensor: BlrTensor) -> Linear:
+        name = names.layer(index, tail)
         padded = -(-tensor.rank // self.rank_tile) * self.rank_tile
         paths = []
         for i, path in enumerate(tensor.paths):
-            u = words_from_bytes(path.u, tensor.m, padded)
-            v = words_from_bytes(path.v, padded, tensor.n)
+            fetch = self.signs(path, tensor, padded)
+            signs = {
+                part: self.matrix(index, f"{tail}#{i}.{part}", words().shape, "u32", words)
+                for part, words in fetch.items()
+            }
             value, grad = self.params.value, self.params.grad
             h, l, g = (path_param(name, i, part) for part in "hlg")
             paths.append(
                 BlrPath(
-                    **self.transposed(f"{name}#{i}", u, padded, v, tensor.n),
-                    u=self.keep(self.device.upload(f"{name}#{i}.u", u, "u32")),
-                    v=self.keep(self.device.upload(f"{name}#{i}.v", v, "u32")),
+                    **signs,
                     h=value(h),
                     l=value(l),
                     g=value(g),
@@ -192,12 +231,16 @@ class _Loader:
             )
         return BlrLinear(name, role, tensor.m, tensor.n, paths)
 
-    def transposed(self, name: str, u: Array, rank: int, v: Array, n: int) -> dict[str, Buffer]:
-        """Uᵀ and Vᵀ where matrix units run: a tile of rows of signs is read there at twice the rate of its transpose."""
-        if not (self.options.mixed and self.device.matrix_units):
-            return {}
-        signs = {"ut": transposed_words(u, rank), "vt": transposed_words(v, n)}
-        return {k: self.keep(self.device.upload(f"{name}.{k}", w, "u32")) for k, w in signs.items()}
+    def signs(self, path: SignPath, tensor: BlrTensor, rank: int) -> dict[str, Fetch]:
+        """The words of U and V, and of their transposes where matrix units run: they read rows of signs twice as fast."""
+        words: dict[str, Fetch] = {
+            "u": lambda: words_from_bytes(path.u, tensor.m, rank),
+            "v": lambda: words_from_bytes(path.v, rank, tensor.n),
+        }
+        if self.options.mixed and self.device.matrix_units:
+            words["ut"] = lambda: transposed_words(words["u"](), rank)
+            words["vt"] = lambda: transposed_words(words["v"](), tensor.n)
+        return words
 
     def block(self, index: int) -> Block:
         linear: Callable[[str, str], Linear] = lambda tail, role: self.linear(index, tail, role)  # noqa: E731

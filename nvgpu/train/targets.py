@@ -26,6 +26,9 @@ class Targets:
         return 8 * batches * rows * k
 
 
+_PARTS_OF_A_STREAM = 16  # batches that share the upload of a streamed layer
+
+
 def renormalised(p: Array) -> Array:
     """`p` with its last axis scaled to sum to 1, computed in float64 and stored as f32."""
     wide = p.astype(np.float64)
@@ -40,12 +43,17 @@ def teacher_targets(
     count, rows = batches.shape
     targets = Targets(np.empty((count, rows, k), np.uint32), np.empty((count, rows, k), np.float32))
     progress.start("teacher", count * rows, "tokens")
-    for b in range(count):
-        for first in range(0, rows, rows_at_once):
-            part = slice(first, first + rows_at_once)
-            ids, p = teacher.topk(batches[b, part], k)
-            targets.ids[b, part] = ids
-            targets.p[b, part] = renormalised(p)
-            progress.advance(len(batches[b, part]))
+    places = [
+        (b, slice(first, first + rows_at_once))
+        for b in range(count)
+        for first in range(0, rows, rows_at_once)
+    ]
+    at_once = _PARTS_OF_A_STREAM if teacher.net.stream is not None else 1
+    for i in range(0, len(places), at_once):
+        group = places[i : i + at_once]
+        for place, (ids, p) in zip(group, teacher.topk_of([batches[x] for x in group], k), strict=True):
+            targets.ids[place] = ids
+            targets.p[place] = renormalised(p)
+            progress.advance(len(ids))
     progress.stop()
     return targets

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,61 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import wgpu
-from click.testing import CliRunner, Result
 
 from nvgpu.cli.common import print_json
-from nvgpu.cli.main import main
 from nvgpu.formats.cmf import CmfFile, CmfWriter
 from nvgpu.formats.codecs import Dtype, encode
-from tests.random_model import make_config, make_tensors, write_folder
-
-CONFIG = make_config()
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(main, [str(w) for w in words])
-
-
-def refused(result: Result, *parts: str) -> None:
-    assert result.exit_code == 1, result.output
-    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1 and result.stderr.rstrip().endswith(lines[0])
-    assert "Traceback" not in result.output
-    for part in parts:
-        assert part in lines[0], lines[0]
-
-
-@pytest.fixture
-def hf(tmp_path: Path) -> Path:
-    write_folder(tmp_path / "hf", CONFIG, make_tensors(CONFIG, 1))
-    return tmp_path / "hf"
-
-
-@pytest.fixture
-def teacher(hf: Path, tmp_path: Path) -> Path:
-    assert run("convert", hf, "-o", tmp_path / "teacher.cmf").exit_code == 0
-    return tmp_path / "teacher.cmf"
-
-
-@pytest.fixture
-def student(teacher: Path, tmp_path: Path) -> Path:
-    # the smallest tensors cannot reach 1.0 with two paths
-    result = run("compress", teacher, "-o", tmp_path / "student.cmf", "--bpw", 4, "--paths", 1)
-    assert result.exit_code == 0, result.output
-    return tmp_path / "student.cmf"
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text(" ".join(f"t{i % 97}" for i in range(600)))
-    return path
-
-
-def train(student: Path, teacher: Path, text: Path, output: Path) -> Result:
-    small = ("--tokens", 64, "--window", 16, "--batch", 2, "--eval-windows", 2, "--topk", 4)
-    return run("train", student, teacher, "--calib", text, "-o", output, *small)
+from tests.cli.conftest import CONFIG, refused, run
+from tests.random_model import make_tensors, write_folder
 
 
 def test_truncated_safetensors(hf: Path, tmp_path: Path) -> None:
@@ -458,44 +408,3 @@ def test_standard_output_that_takes_nothing(teacher: Path, end: str, part: str, 
 def test_json_has_no_infinities(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": [float("nan"), float("inf"), 1.0]})
     assert json.loads(capsys.readouterr().out) == {"a": [None, None, 1.0]}
-
-
-# ── faults of the device ──
-
-
-def _failing(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, after: int, error: Exception) -> None:
-    """The call number `after` of a wgpu method raises."""
-    original, calls = getattr(owner, method), iter(range(1 << 30))
-
-    def replaced(self: Any, *args: Any, **given: Any) -> Any:
-        if next(calls) >= after:
-            raise error
-        return original(self, *args, **given)
-
-    monkeypatch.setattr(owner, method, replaced)
-
-
-@pytest.mark.parametrize("after", [30, 150])
-def test_out_of_device_memory(
-    teacher: Path, student: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
-    import wgpu.backends.wgpu_native as native
-
-    _failing(monkeypatch, native.GPUDevice, "create_buffer", after, wgpu.GPUOutOfMemoryError("no"))
-    result = train(student, teacher, text, tmp_path / "out.cmf")
-    refused(result, "out of device memory", "buffer ", " bytes")
-    assert not list(tmp_path.glob("*out.cmf*"))
-
-
-@pytest.mark.parametrize("after", [3, 400])
-def test_the_device_is_lost(
-    teacher: Path, student: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
-) -> None:
-    import wgpu.backends.wgpu_native as native
-
-    lost = wgpu.GPUValidationError("Parent device is lost")
-    _failing(monkeypatch, native.GPUComputePassEncoder, "dispatch_workgroups", after, lost)
-    result = train(student, teacher, text, tmp_path / "out.cmf")
-    refused(result, "the device was lost")
-    assert re.search(r"error: \w+\.[\w-]+.*: the device was lost", result.stderr)
-    assert not list(tmp_path.glob("*out.cmf*"))

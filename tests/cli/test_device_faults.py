@@ -1,0 +1,50 @@
+"""The device fails in the middle of a run: one line that names the op or the buffer, and no output."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wgpu
+
+from tests.cli.conftest import refused, train
+
+
+def _failing(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, after: int, error: Exception) -> None:
+    """The call number `after` of a wgpu method raises."""
+    original, calls = getattr(owner, method), iter(range(1 << 30))
+
+    def replaced(self: Any, *args: Any, **given: Any) -> Any:
+        if next(calls) >= after:
+            raise error
+        return original(self, *args, **given)
+
+    monkeypatch.setattr(owner, method, replaced)
+
+
+@pytest.mark.parametrize("after", [30, 150])
+def test_out_of_device_memory(
+    teacher: Path, student: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    import wgpu.backends.wgpu_native as native
+
+    _failing(monkeypatch, native.GPUDevice, "create_buffer", after, wgpu.GPUOutOfMemoryError("no"))
+    result = train(student, teacher, text, tmp_path / "out.cmf")
+    refused(result, "out of device memory", "buffer ", " bytes")
+    assert not list(tmp_path.glob("*out.cmf*"))
+
+
+@pytest.mark.parametrize("after", [3, 400])
+def test_the_device_is_lost(
+    teacher: Path, student: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    import wgpu.backends.wgpu_native as native
+
+    lost = wgpu.GPUValidationError("Parent device is lost")
+    _failing(monkeypatch, native.GPUComputePassEncoder, "dispatch_workgroups", after, lost)
+    result = train(student, teacher, text, tmp_path / "out.cmf")
+    refused(result, "the device was lost")
+    assert re.search(r"error: \w+\.[\w-]+.*: the device was lost", result.stderr)
+    assert not list(tmp_path.glob("*out.cmf*"))
