@@ -54,24 +54,24 @@ class Attention:
         """x (normed), y `[N, C]`, N whole windows: y is assigned; what is saved lives until the next attention runs."""
         rows, wide, narrow = self._shapes(x)
         # 1. q and gate
-        qg = ws.buf("attn.qg", (rows, 2 * wide[1]))
-        q, gate = ws.buf("attn.q_out", wide), ws.buf("attn.gate", wide)
+        qg = ws.buf("early/attn.qg", (rows, 2 * wide[1]))
+        q, gate = ws.buf("early/attn.q_out", wide), ws.buf("early/attn.gate", wide)
         self.q.forward(rec, ws, x, qg)
         attention.split_q_gate(rec, qg=qg, q=q, gate=gate, H=self.heads, D=self.head_dim)
         # 2. k and v
-        k, v = ws.buf("attn.k_out", narrow), ws.buf("attn.v_out", narrow)
+        k, v = ws.buf("early/attn.k_out", narrow), ws.buf("early/attn.v_out", narrow)
         self.k.forward(rec, ws, x, k)
         self.v.forward(rec, ws, x, v)
         # 3. norm and rotation per head
-        q_rot, q_rstd = ws.buf("attn.q_rot", wide), ws.buf("attn.q_rstd", (rows, self.heads))
-        k_rot, k_rstd = ws.buf("attn.k_rot", narrow), ws.buf("attn.k_rstd", (rows, self.kv_heads))
+        q_rot, q_rstd = ws.buf("early/attn.q_rot", wide), ws.buf("early/attn.q_rstd", (rows, self.heads))
+        k_rot, k_rstd = ws.buf("early/attn.k_rot", narrow), ws.buf("early/attn.k_rstd", (rows, self.kv_heads))
         self._norm_rope(rec, self.q_norm, q, q_rot, q_rstd)
         self._norm_rope(rec, self.k_norm, k, k_rot, k_rstd)
         # 4. softmax attention
-        o, lse = ws.buf("attn.o_in", wide), ws.buf("attn.lse", (rows, self.heads))
+        o, lse = ws.buf("early/attn.o_in", wide), ws.buf("early/attn.lse", (rows, self.heads))
         attention.attention_fwd(rec, q=q_rot, k=k_rot, v=v, o=o, lse=lse, **self._dims())
         # 5. gate
-        gated = ws.buf("attn.gated", wide)
+        gated = ws.buf("early/attn.gated", wide)
         elementwise.sigmoid_gate_fwd(rec, x=o, gate=gate, y=gated)
         # 6. y = o(gated)
         self.o.forward(rec, ws, gated, y)
@@ -83,17 +83,17 @@ class Attention:
         """dy, dx `[N, C]`: dx is assigned, parameter gradients accumulate."""
         s, (rows, wide, narrow) = saved, self._shapes(x)
         # 6. y = o(gated)
-        dgated = ws.buf("attn.dgated", wide)
+        dgated = ws.buf("late/attn.dgated", wide)
         self.o.backward(rec, ws, s.gated, dy, dgated)
         # 5. gate
-        do, dgate = ws.buf("attn.do", wide), ws.buf("attn.dgate", wide)
+        do, dgate = ws.buf("late/attn.do", wide), ws.buf("late/attn.dgate", wide)
         elementwise.sigmoid_gate_bwd(rec, x=s.o, gate=s.gate, dy=dgated, dx=do, dgate=dgate)
         # 4. softmax attention
-        delta = ws.buf("attn.delta", s.lse.shape)
+        delta = ws.buf("late/attn.delta", s.lse.shape)
         dq_rot, dk_rot, dv = (
-            ws.buf("attn.dq_rot", wide),
-            ws.buf("attn.dk_rot", narrow),
-            ws.buf("attn.dv", narrow),
+            ws.buf("late/attn.dq_rot", wide),
+            ws.buf("late/attn.dk_rot", narrow),
+            ws.buf("late/attn.dv", narrow),
         )
         given: dict[str, Any] = {
             "q": s.q_rot,
@@ -107,14 +107,14 @@ class Attention:
         attention.attention_bwd_dq(rec, **given, dq=dq_rot, **self._dims())
         attention.attention_bwd_dkv(rec, **given, dk=dk_rot, dv=dv, **self._dims())
         # 3. norm and rotation per head
-        dq, dk = ws.buf("attn.dq", wide), ws.buf("attn.dk", narrow)
+        dq, dk = ws.buf("late/attn.dq", wide), ws.buf("late/attn.dk", narrow)
         self._norm_rope_backward(rec, ws, self.q_norm, s.q, s.q_rstd, dq_rot, dq)
         self._norm_rope_backward(rec, ws, self.k_norm, s.k, s.k_rstd, dk_rot, dk)
         # 2. k and v
         self.v.backward(rec, ws, x, dv, dx)
         self.k.backward(rec, ws, x, dk, dx, acc=True)
         # 1. q and gate
-        dqg = ws.buf("attn.dqg", (rows, 2 * wide[1]))
+        dqg = ws.buf("late/attn.dqg", (rows, 2 * wide[1]))
         attention.merge_q_gate(rec, dq=dq, dgate=dgate, dqg=dqg, H=self.heads, D=self.head_dim)
         self.q.backward(rec, ws, x, dqg, dx, acc=True)
 
@@ -137,6 +137,6 @@ class Attention:
         given: dict[str, Any] = {"x": x, "rstd": rstd, "table": self.rope, "dy": dy}
         attention.qk_norm_rope_bwd(rec, **given, w=gain.w, dx=dx, gemma=int(self.gemma))
         if gain.g is not None:
-            partial = ws.buf("attn.partial", (elementwise.row_chunks(x.shape[0]), self.head_dim))
+            partial = ws.buf("late/attn.partial", (elementwise.row_chunks(x.shape[0]), self.head_dim))
             attention.qk_norm_rope_dw_partial(rec, **given, partial=partial)
             elementwise.colsum_acc(rec, partial=partial, y=gain.g)

@@ -76,7 +76,7 @@ class Gdn:
         # 1. qkv, z, a, b
         wide = (x.shape[0], self.in_qkv.out_features)
         qkv, z, a, b = (
-            ws.buf(f"gdn.{name}", shape)
+            ws.buf(f"early/gdn.{name}", shape)
             for name, shape in (("qkv", wide), ("z", flat), ("a", heads), ("b", heads))
         )
         self.in_qkv.forward(rec, ws, x, qkv)
@@ -84,21 +84,21 @@ class Gdn:
         self.in_a.forward(rec, ws, x, a)
         self.in_b.forward(rec, ws, x, b)
         # 2. mixed = silu(conv(qkv))
-        mixed = ws.buf("gdn.mixed", wide)
+        mixed = ws.buf("early/gdn.mixed", wide)
         gdn.conv_silu_fwd(rec, x=qkv, w=self.conv, y=mixed, taps=self.taps, T=self.window)
         # 3. gates
-        log_decay, beta = ws.buf("gdn.log_decay", heads), ws.buf("gdn.beta", heads)
+        log_decay, beta = ws.buf("early/gdn.log_decay", heads), ws.buf("early/gdn.beta", heads)
         gdn.gdn_gates_fwd(
             rec, a=a, b=b, a_log=self.a_log, dt_bias=self.dt_bias, log_decay=log_decay, beta=beta
         )
         # 4. q and k of unit length, v
-        q, k, v = ws.buf("gdn.q", keys), ws.buf("gdn.k", keys), ws.buf("gdn.v", values)
+        q, k, v = ws.buf("early/gdn.q", keys), ws.buf("early/gdn.k", keys), ws.buf("early/gdn.v", values)
         gdn.gdn_l2norm_fwd(rec, qkv=mixed, q=q, k=k, v=v, eps=_L2_EPS)
         # 5. recurrence
-        o = ws.buf("gdn.o", values)
+        o = ws.buf("early/gdn.o", values)
         scan = self._recurrence().forward(rec, ws, q, k, v, log_decay, beta, o)
         # 6. normed = rmsnorm(o) * silu(z)
-        rstd, normed = ws.buf("gdn.rstd", heads), ws.buf("gdn.normed", flat)
+        rstd, normed = ws.buf("early/gdn.rstd", heads), ws.buf("early/gdn.normed", flat)
         norm.gated_rms_norm_fwd(rec, x=o, w=self.norm, z=z, y=normed, rstd=rstd, eps=self.eps)
         # 7. y = out(normed)
         self.out.forward(rec, ws, normed, y)
@@ -111,25 +111,29 @@ class Gdn:
         s = saved
         heads, _, values, flat = self._shapes(x.shape[0])
         # 7. y = out(normed)
-        dnormed = ws.buf("gdn.dnormed", flat)
+        dnormed = ws.buf("late/gdn.dnormed", flat)
         self.out.backward(rec, ws, s.normed, dy, dnormed)
         # 6. normed = rmsnorm(o) * silu(z)
-        do, dz = ws.buf("gdn.do", values), ws.buf("gdn.dz", flat)
+        do, dz = ws.buf("late/gdn.do", values), ws.buf("late/gdn.dz", flat)
         norm.gated_rms_norm_bwd(rec, x=s.o, w=self.norm, z=s.z, rstd=s.rstd, dy=dnormed, dx=do, dz=dz)
         # 5. recurrence; dq and dk come per value head
         per_head = (*heads, self.key_dim)
-        dq, dk, dv = ws.buf("gdn.dq", per_head), ws.buf("gdn.dk", per_head), ws.buf("gdn.dv", values)
-        dlog_decay, dbeta = ws.buf("gdn.dlog_decay", heads), ws.buf("gdn.dbeta", heads)
+        dq, dk, dv = (
+            ws.buf("late/gdn.dq", per_head),
+            ws.buf("late/gdn.dk", per_head),
+            ws.buf("late/gdn.dv", values),
+        )
+        dlog_decay, dbeta = ws.buf("late/gdn.dlog_decay", heads), ws.buf("late/gdn.dbeta", heads)
         self._recurrence().backward(rec, ws, s.scan, do, dq, dk, dv, dlog_decay, dbeta)
         # 4. q and k of unit length, v
-        dmixed = ws.buf("gdn.dmixed", s.mixed.shape)
+        dmixed = ws.buf("late/gdn.dmixed", s.mixed.shape)
         gdn.gdn_l2norm_bwd(rec, qkv=s.mixed, dq=dq, dk=dk, dv=dv, dqkv=dmixed, Hk=self.key_heads, eps=_L2_EPS)
         # 3. gates
-        da, db = ws.buf("gdn.da", heads), ws.buf("gdn.db", heads)
+        da, db = ws.buf("late/gdn.da", heads), ws.buf("late/gdn.db", heads)
         gates: dict[str, Any] = {"a": s.a, "b": s.b, "a_log": self.a_log, "dt_bias": self.dt_bias}
         gdn.gdn_gates_bwd(rec, **gates, dlog_decay=dlog_decay, dbeta=dbeta, da=da, db=db)
         # 2. mixed = silu(conv(qkv))
-        dqkv = ws.buf("gdn.dqkv", s.qkv.shape)
+        dqkv = s.mixed  # nothing reads it any more
         gdn.conv_silu_bwd(rec, x=s.qkv, w=self.conv, dy=dmixed, dx=dqkv, taps=self.taps, T=self.window)
         # 1. qkv, z, a, b
         self.in_qkv.backward(rec, ws, x, dqkv, dx)

@@ -137,16 +137,16 @@ class BlrLinear:
         rows = x.shape[0]
         for i, p in enumerate(self.paths):
             t, ds = self._inner(ws, i, rows), ws.buf("blr.ds", (rows, p.l.size))
-            e = ws.buf("blr.e", (rows, self.in_features))
             # 2. y (+)= h ⊙ ((t ⊙ l)·Uᵀ): ds = (dy ⊙ h)·U, dl = Σ ds·t, dh = Σ dy·((t ⊙ l)·Uᵀ)
             linear.sign_matmul_nn(rec, x=dy, cin=p.h, w=p.u, y=ds, K=p.l.size)
             if p.dl is not None:
                 _accumulate(rec, ws, ds, t, p.dl)
             if p.dh is not None:
-                u = ws.buf("blr.u", (rows, self.out_features))
+                u = ws.buf("blr.wide", (rows, self.out_features))
                 p.up_unscaled(rec, t, u)
                 _accumulate(rec, ws, dy, u, p.dh)
             # 1. t = (x ⊙ g)·Vᵀ: e = (ds ⊙ l)·V, dg = Σ x·e, dx (+)= g ⊙ e
+            e = ws.buf("blr.wide", (rows, self.in_features))  # u is used up
             linear.sign_matmul_nn(rec, x=ds, cin=p.l, w=p.v, y=e, K=self.in_features)
             if p.dg is not None:
                 _accumulate(rec, ws, x, e, p.dg)

@@ -30,7 +30,7 @@ class Mlp:
     def forward(self, rec: Recorder, ws: Workspace, x: Buffer, y: Buffer) -> MlpSaved:
         """x, y `[N, C]`; y is assigned, and what is saved lives until the next MLP runs."""
         inner = (x.shape[0], self.gate.out_features)
-        gate, up, act = (ws.buf(f"mlp.{name}", inner) for name in ("gate_out", "up_out", "act"))
+        gate, up, act = (ws.buf(f"late/mlp.{name}", inner) for name in ("gate_out", "up_out", "act"))
         # 1. gate and up
         self.gate.forward(rec, ws, x, gate)
         self.up.forward(rec, ws, x, up)
@@ -45,7 +45,7 @@ class Mlp:
     ) -> None:
         """dy, dx `[N, C]`: dx is assigned, parameter gradients accumulate."""
         inner = saved.act.shape
-        dact, dgate, dup = (ws.buf(f"mlp.{name}", inner) for name in ("dact", "dgate", "dup"))
+        dact, dgate, dup = (ws.buf(f"late/mlp.{name}", inner) for name in ("dact", "dgate", "dup"))
         # 3. y = down(act)
         self.down.backward(rec, ws, saved.act, dy, dact)
         # 2. act = silu(gate) * up

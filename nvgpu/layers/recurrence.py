@@ -53,8 +53,11 @@ class Recurrence:
     ) -> RecurrenceSaved:
         """q, k `[N, Hk, Dk]`, v, o `[N, Hv, Dv]`, gates `[N, Hv]`: o is assigned."""
         heads = log_decay.shape
-        rates, pairs = ws.buf("scan.rates", (*heads, 4)), ws.buf("scan.pairs", (*heads, 2, gdn_scan.CHUNK))
-        saved = RecurrenceSaved(q, k, v, rates, pairs, ws.buf("scan.gap", v.shape))
+        rates, pairs = (
+            ws.buf("early/gdn.scan_rates", (*heads, 4)),
+            ws.buf("early/gdn.scan_pairs", (*heads, 2, gdn_scan.CHUNK)),
+        )
+        saved = RecurrenceSaved(q, k, v, rates, pairs, ws.buf("early/gdn.scan_gap", v.shape))
         # 1. decayed products of the tokens of a chunk
         gates: dict[str, Any] = {"log_decay": log_decay, "beta": beta}
         gdn_scan.gdn_pairs(rec, q=q, k=k, **gates, pairs=pairs, rates=rates, T=self.window)
@@ -79,14 +82,14 @@ class Recurrence:
     ) -> None:
         """dq, dk `[N, Hv, Dk]` per value head, dv `[N, Hv, Dv]`, gate gradients `[N, Hv]`; `forward` came last."""
         s, heads = saved, dlog_decay.shape
-        ddelta, carry = ws.buf("scan.ddelta", s.gap.shape), ws.buf("scan.carry", heads)
-        reads = ws.buf("scan.reads", (*heads, 3, s.k.shape[2]))
+        ddelta, carry = ws.buf("late/gdn.scan_ddelta", s.gap.shape), ws.buf("late/gdn.scan_carry", heads)
+        reads = ws.buf("late/gdn.scan_reads", (*heads, 3, s.k.shape[2]))
         ins: dict[str, Any] = {"q": s.q, "k": s.k, "rates": s.rates, "pairs": s.pairs, "dout": do}
         groups = list(self._groups(s))
         for group in groups:
             # 3. o from states and gaps, 2. states from chunk to chunk
             shape = self._states_shape(s, group)
-            states, dstates = ws.buf("scan.states", shape), ws.buf("scan.dstates", shape)
+            states, dstates = ws.buf("early/gdn.scan_states", shape), ws.buf("late/gdn.scan_dstates", shape)
             if len(groups) > 1:
                 self._states(rec, ws, s, group)
             gdn_scan.gdn_states_bwd(rec, **ins, ddelta=ddelta, dv=dv, dstates=dstates, **group)
@@ -94,7 +97,7 @@ class Recurrence:
                 gdn_scan.gdn_reads(rec, x=x, rates=s.rates, states=of, reads=reads, kind=kind, **group)
             gdn_scan.gdn_carry(rec, rates=s.rates, states=states, dstates=dstates, carry=carry, **group)
         # 1. decayed products of the tokens of a chunk; then what states and products give q, k and the decays
-        dpairs = ws.buf("scan.dpairs", s.pairs.shape)
+        dpairs = ws.buf("late/gdn.scan_dpairs", s.pairs.shape)
         ins = {"dout": do, "gap": s.gap, "ddelta": ddelta, "rates": s.rates, "pairs": s.pairs}
         gdn_scan.gdn_pairs_bwd(rec, **ins, dpairs=dpairs, dlog_decay=dlog_decay, dbeta=dbeta, T=self.window)
         ins = {"q": s.q, "k": s.k, "dpairs": dpairs, "reads": reads, "carry": carry}
@@ -114,7 +117,7 @@ class Recurrence:
 
     def _states(self, rec: Recorder, ws: Workspace, s: RecurrenceSaved, group: dict[str, Any]) -> Buffer:
         """The group's states `[G, chunks, Dk, Dv]`, made along with its gaps."""
-        states = ws.buf("scan.states", self._states_shape(s, group))
+        states = ws.buf("early/gdn.scan_states", self._states_shape(s, group))
         gdn_scan.gdn_states(
             rec, k=s.k, v=s.v, rates=s.rates, pairs=s.pairs, gap=s.gap, states=states, **group
         )

@@ -244,7 +244,7 @@ class _Loader:
 
     def block(self, index: int) -> Block:
         linear: Callable[[str, str], Linear] = lambda tail, role: self.linear(index, tail, role)  # noqa: E731
-        mlp = Mlp(**_named(linear, "mlp", names.MLP))
+        mlp = Mlp(**_named(linear, "late/mlp", names.MLP))
         mixer = (
             self.gdn(index, linear) if self.geometry.linear_layers[index] else self.attention(index, linear)
         )
@@ -254,7 +254,7 @@ class _Loader:
     def attention(self, index: int, linear: Callable[[str, str], Linear]) -> Attention:
         g = self.geometry
         return Attention(
-            **_named(linear, "attn", names.ATTENTION),
+            **_named(linear, "early/attn", names.ATTENTION),
             q_norm=self.gain(names.layer(index, names.Q_NORM)),
             k_norm=self.gain(names.layer(index, names.K_NORM)),
             rope=self.rope,
@@ -270,7 +270,7 @@ class _Loader:
         d = self.geometry.gdn
         assert d is not None
         return Gdn(
-            **_named(linear, "gdn", names.GDN),
+            **_named(linear, "early/gdn", names.GDN),
             a_log=self.frozen(names.layer(index, names.GDN_A_LOG)),
             dt_bias=self.frozen(names.layer(index, names.GDN_DT_BIAS)),
             norm=self.frozen(names.layer(index, names.GDN_NORM)),
