@@ -24,6 +24,14 @@ class TrainingError(NvgpuError):
     """A run that cannot go on, such as one whose every step is non-finite."""
 
 
+class Interrupted(NvgpuError):
+    """A signal ended the run between two steps, after its state was saved; `exit_code` is 128 plus the signal."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class GpuError(NvgpuError):
     """Base class of device errors."""
 

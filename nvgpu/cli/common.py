@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from nvgpu.cli.console import printable
-from nvgpu.errors import NvgpuError, OutputError
+from nvgpu.errors import Interrupted, NvgpuError, OutputError
 
 adapter_option = click.option(
     "--adapter",
@@ -66,6 +66,9 @@ class Command(click.Command):
         except Exception as e:
             if ctx.meta.get("nvgpu.debug") or (isinstance(e, OSError) and e.errno == errno.EPIPE):
                 raise  # click ends quietly where the reader of a pipe has gone
+            if isinstance(e, Interrupted):
+                _complain(str(e))
+                ctx.exit(e.exit_code)
             _complain(f"error: {_message(e)}")
             ctx.exit(1)
 

@@ -20,6 +20,7 @@ from nvgpu.cli.console import ConsoleProgress, print_table
 from nvgpu.formats.text import TextSource
 from nvgpu.gpu import open_device
 from nvgpu.train.options import COUNTS, MAX_RATE, PRECISIONS, TrainOptions
+from nvgpu.train.run import StateOptions
 from nvgpu.train.run import train as run_training
 
 _D = TrainOptions()
@@ -121,6 +122,23 @@ def _count(name: str) -> click.IntRange:
 @click.option(
     "--seed", default=_D.seed, show_default=True, type=_count("seed"), help="Seed of the window order."
 )
+@click.option(
+    "--state-dir",
+    type=Path,
+    help="Folder for the run's state; Ctrl-C then finishes the step, saves, and exits with 130.",
+)
+@click.option(
+    "--state-every",
+    default=50,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Steps between saved states.",
+)
+@click.option(
+    "--resume",
+    type=Path,
+    help="Go on from the state in this folder, and save there unless --state-dir is given. Options and data must be the same.",
+)
 @adapter_option
 @vram_option
 @json_option
@@ -131,6 +149,9 @@ def train(
     output: Path,
     adapter: str | None,
     vram: float | None,
+    state_dir: Path | None,
+    state_every: int,
+    resume: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -140,11 +161,13 @@ def train(
     next-token distribution; the checkpoint with the best held-out KL is written to a copy of STUDENT.
     """
     settings = TrainOptions(**options)
+    folder = state_dir or resume
+    state = StateOptions(folder, state_every, resume) if folder else None
     sources = [TextSource.parse(spec) for spec in calib]
     progress = ConsoleProgress()
     try:
         device = open_device(adapter, budget=budget_bytes(vram))
-        report = run_training(device, student, teacher, sources, output, settings, progress)
+        report = run_training(device, student, teacher, sources, output, settings, progress, state)
     finally:
         progress.stop()
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,10 @@ class Distillation:
     """Trains `student` towards `targets`, which hold the training batches first and the held-out ones behind them.
 
     `unstorable` says why a checkpoint's parameters cannot be written; such a checkpoint is never the best.
+    `after_step` is called between steps, where `snapshot` and `restore` make sense.
     """
+
+    ARRAYS = ("values", "m1", "m2", "best", "order")
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class Distillation:
         options: TrainOptions,
         progress: Progress,
         unstorable: Unstorable = lambda values: None,
+        after_step: Callable[[Distillation], None] = lambda loop: None,
     ) -> None:
         self.student = student
         self.windows = windows
@@ -66,23 +70,64 @@ class Distillation:
         self.options = options
         self.progress = progress
         self.unstorable = unstorable
+        self.after_step = after_step
         self.adam = Adam(student.rec, student.ws, student.net.params)
         self.state = Progression()
+        self.epoch = self.index = 0  # of the next batch, which is order[index]
+        self.order: list[int] = []
         self.total = len(windows.train) * options.epochs
         self._rows_at_once = options.windows_at_once * options.window
 
-    def run(self) -> Best:
+    def snapshot(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """All that the rest of the run depends on, between two steps: facts for JSON, and ARRAYS."""
+        params = self.student.net.params
+        facts = {
+            "progression": asdict(self.state) | {"evals": [_as_json(e) for e in self.state.evals]},
+            "epoch": self.epoch,
+            "index": self.index,
+            "stream": self.windows.stream.state,
+            "gscale": self.student.gscale,
+            "start_kl": self.start_kl,
+            "best_kl": self.best.kl,
+            "best_step": self.best.step,
+        }
+        held = {"values": params.values, "m1": params.m1, "m2": params.m2}
+        arrays = {name: buffer.read() for name, buffer in held.items()}
+        return facts, {**arrays, "best": self.best.values, "order": np.array(self.order, np.int64)}
+
+    def restore(self, facts: dict[str, Any], arrays: dict[str, Array]) -> None:
+        """Continue from a snapshot of the same run.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not one.
+        """
+        params = self.student.net.params
+        for name in ("values", "m1", "m2", "best"):
+            if arrays[name].shape != (params.count,) or arrays[name].dtype != np.float32:
+                raise ValueError(f"{name} is {arrays[name].dtype} {list(arrays[name].shape)}")
+        self.state = Progression(**facts["progression"])
+        for entry in self.state.evals:
+            if entry["heldout_kl"] is None:
+                entry["heldout_kl"] = math.nan
+        self.epoch, self.index = int(facts["epoch"]), int(facts["index"])
+        self.windows.stream.state = int(facts["stream"])
+        self.student.gscale = float(facts["gscale"])
+        self.start_kl = float(facts["start_kl"])
+        self.best = Best(float(facts["best_kl"]), int(facts["best_step"]), arrays["best"])
+        self.order = [int(i) for i in arrays["order"]]
+        for name, buffer in (("values", params.values), ("m1", params.m1), ("m2", params.m2)):
+            buffer.write(arrays[name])
+
+    def run(self, resumed: bool = False) -> Best:
         """All epochs, or those before the run diverged; returns the best checkpoint, the start if nothing beats it.
 
         Raises:
             TrainingError: the run diverged and nothing beat the start.
         """
-        self.start_kl = self.held_out_kl()
-        if not math.isfinite(self.start_kl):
-            raise TrainingError(f"held-out KL before training is {self.start_kl}, expected a finite number")
-        self.progress.say(f"held-out KL before training: {self.start_kl:.5f}")
-        self.best = Best(self.start_kl, 0, self.student.net.params.values.read())
+        if not resumed:
+            self._begin()
         self.progress.start("train", self.total, "steps")
+        self.progress.advance(self.state.done + self.state.skipped)
         diverged = self._epochs()
         if not self.state.evals or self.state.evals[-1]["step"] != self.state.done:
             self.evaluate()  # the data has ended
@@ -96,16 +141,28 @@ class Distillation:
             )
         return self.best
 
+    def _begin(self) -> None:
+        self.start_kl = self.held_out_kl()
+        if not math.isfinite(self.start_kl):
+            raise TrainingError(f"held-out KL before training is {self.start_kl}, expected a finite number")
+        self.progress.say(f"held-out KL before training: {self.start_kl:.5f}")
+        self.best = Best(self.start_kl, 0, self.student.net.params.values.read())
+
     def _epochs(self) -> TrainingError | None:
         """The steps and evaluations; what ended them early, if anything did."""
-        for _ in range(self.options.epochs):
-            for batch in self.windows.epoch_order():
+        while self.epoch < self.options.epochs:
+            if self.index == 0:
+                self.order = self.windows.epoch_order()
+            while self.index < len(self.order):
                 try:
-                    stepped = self.step(batch)
+                    stepped = self.step(self.order[self.index])
                 except TrainingError as e:
                     return e
+                self.index += 1
                 if stepped and self.state.done % self.options.eval_every == 0:
                     self.evaluate()
+                self.after_step(self)
+            self.epoch, self.index = self.epoch + 1, 0
         return None
 
     def step(self, batch: int) -> bool:
@@ -176,3 +233,8 @@ class Distillation:
 
     def _parts(self, rows: int) -> list[slice]:
         return [slice(i, i + self._rows_at_once) for i in range(0, rows, self._rows_at_once)]
+
+
+def _as_json(entry: dict[str, float]) -> dict[str, float | None]:
+    """JSON has no NaN."""
+    return {name: value if math.isfinite(value) else None for name, value in entry.items()}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from nvgpu.errors import InputError, OutputError
-from nvgpu.formats.files import check_target
+from nvgpu.formats.files import check_target, output_errors
 
 
 def check_output(output: Path, inputs: Iterable[Path], needed: int) -> None:
@@ -38,3 +39,18 @@ def check_host_memory(needed: int, what: str) -> None:
         raise InputError(
             f"{what} takes {needed} bytes of host memory, {available} are available; use fewer --tokens or a smaller --topk"
         )
+
+
+def check_state(folder: Path, resume: Path | None) -> None:
+    """The folder of the state can be written (it is made here), and the one to go on from exists.
+
+    Raises:
+        InputError: `resume` is no folder.
+        OutputError: `folder` cannot be made or written.
+    """
+    if resume is not None and not resume.is_dir():
+        raise InputError(f"--resume {resume}: no such folder")
+    with output_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(f"--state-dir {folder}: not writable")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -27,11 +28,21 @@ from nvgpu.train.evaluate import Evaluation, evaluate, require_same_tokens
 from nvgpu.train.export import export, unstorable
 from nvgpu.train.loop import Best, Distillation
 from nvgpu.train.options import TrainOptions
-from nvgpu.train.preflight import check_host_memory, check_output
+from nvgpu.train.preflight import check_host_memory, check_output, check_state
+from nvgpu.train.state import Keeper, StateFolder
 from nvgpu.train.targets import Targets, teacher_targets
 from nvgpu.train.windows import Windows, split
 
 _HEADER_ROOM = 1 << 20
+
+
+@dataclass(frozen=True)
+class StateOptions:
+    """Where a run saves its state, after every so many steps, and the folder it goes on from (None: none)."""
+
+    folder: Path
+    every: int = 50
+    resume: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -64,18 +75,22 @@ def train(
     output: Path,
     options: TrainOptions,
     progress: Progress,
+    saving: StateOptions | None = None,
 ) -> TrainReport:
     """Distil the student against the teacher's top-k distribution and write the best checkpoint to `output`.
 
     Raises:
         InputError, FormatError: something about the inputs, before any device work.
         OutputError: `output` cannot be written.
+        Interrupted: a signal came, and the state was saved.
         TrainingError: the run diverged before any checkpoint beat the start, or the written file could not be measured.
     """
     options = options.resolved(device.matrix_units)
     with CmfFile.open(student_path) as student, CmfFile.open(teacher_path) as teacher:
         inputs = [student_path, teacher_path, *(source.path for source in sources)]
         check_output(output, inputs, student_path.stat().st_size + _HEADER_ROOM)
+        if saving is not None:
+            check_state(saving.folder, saving.resume)
         windows = _prepare(student, teacher, sources, options, progress)
         progress.say(
             f"{len(windows.train) * options.batch} training windows and {len(windows.held_out) * options.batch} held out, of "
@@ -83,7 +98,8 @@ def train(
             f"adapter {device.adapter.label}"
         )
         targets = _teach(device, teacher, windows, options, progress)
-        best, loop = _distil(device, student, windows, targets, options, progress)
+        key = _run_key(student, teacher, windows, options, device)
+        best, loop = _distil(device, student, windows, targets, options, progress, saving, key)
         record = _record(device, teacher, windows, best, loop, options)
         values = loop.student.net.params.unpack(best.values)
         export(student, output, values if best.step else {}, record)
@@ -186,13 +202,48 @@ def _distil(
     targets: Targets,
     options: TrainOptions,
     progress: Progress,
+    saving: StateOptions | None,
+    key: dict[str, Any],
 ) -> tuple[Best, Distillation]:
     net = Net(device, student, NetOptions(options.window, trainable=True, mixed=options.precision == "mixed"))
-    loop = Distillation(Executor(net), windows, targets, options, progress, partial(unstorable, student))
+    keeper = Keeper(StateFolder(saving.folder, key), saving.every) if saving else None
+    after_step = keeper.after_step if keeper else lambda loop: None
+    loop = Distillation(
+        Executor(net), windows, targets, options, progress, partial(unstorable, student), after_step
+    )
+    resumed = saving is not None and _resume(loop, saving.resume, key, progress)
     try:
-        return loop.run(), loop
+        with keeper.listening() if keeper else nullcontext():
+            return loop.run(resumed), loop
     except TrainingError as e:
         raise TrainingError(f"{student.path}: {e}") from e
+
+
+def _resume(loop: Distillation, folder: Path | None, key: dict[str, Any], progress: Progress) -> bool:
+    """Whether the loop goes on from a state in `folder`."""
+    if folder is None:
+        return False
+    steps = StateFolder(folder, key).restore(loop)
+    if steps is None:
+        progress.say(f"{folder} holds no complete state: the run starts at step 0")
+        return False
+    progress.say(f"going on from step {steps}, saved in {folder}")
+    return True
+
+
+def _run_key(
+    student: CmfFile, teacher: CmfFile, windows: Windows, options: TrainOptions, device: Device
+) -> dict[str, Any]:
+    """What a state and the run that goes on from it must share."""
+    data = hashlib.sha256(windows.train.tobytes() + windows.held_out.tobytes()).hexdigest()
+    return {
+        "student": student.content_key(),
+        "teacher": teacher.content_key(),
+        "data": data,
+        "adapter": device.adapter.name,
+        "matrix units": device.matrix_units,
+        **{f"--{name.replace('_', '-')}": value for name, value in options.record().items()},
+    }
 
 
 def _measure(
