@@ -139,6 +139,11 @@ def _count(name: str) -> click.IntRange:
     type=Path,
     help="Go on from the state in this folder, and save there unless --state-dir is given. Options and data must be the same.",
 )
+@click.option(
+    "--topk-cache",
+    type=Path,
+    help="File that keeps the teacher's targets: made where there is none, else used; a teacher pass cut off goes on.",
+)
 @adapter_option
 @vram_option
 @json_option
@@ -152,6 +157,7 @@ def train(
     state_dir: Path | None,
     state_every: int,
     resume: Path | None,
+    topk_cache: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -167,7 +173,9 @@ def train(
     progress = ConsoleProgress()
     try:
         device = open_device(adapter, budget=budget_bytes(vram))
-        report = run_training(device, student, teacher, sources, output, settings, progress, state)
+        report = run_training(
+            device, student, teacher, sources, output, settings, progress, state, topk_cache
+        )
     finally:
         progress.stop()
     if as_json:

@@ -17,6 +17,7 @@ from nvgpu import __version__
 from nvgpu.errors import InputError, NvgpuError, TrainingError
 from nvgpu.formats.cmf import CmfFile
 from nvgpu.formats.codecs import Dtype
+from nvgpu.formats.files import check_target
 from nvgpu.formats.text import TextSource, split_budget
 from nvgpu.formats.tokenizer import Tokenizer
 from nvgpu.gpu import Device
@@ -31,6 +32,7 @@ from nvgpu.train.options import TrainOptions
 from nvgpu.train.preflight import check_host_memory, check_output, check_state
 from nvgpu.train.state import Keeper, StateFolder
 from nvgpu.train.targets import Targets, teacher_targets
+from nvgpu.train.topk_cache import TopkCache
 from nvgpu.train.windows import Windows, split
 
 _HEADER_ROOM = 1 << 20
@@ -76,6 +78,7 @@ def train(
     options: TrainOptions,
     progress: Progress,
     saving: StateOptions | None = None,
+    topk_cache: Path | None = None,
 ) -> TrainReport:
     """Distil the student against the teacher's top-k distribution and write the best checkpoint to `output`.
 
@@ -89,6 +92,8 @@ def train(
     with CmfFile.open(student_path) as student, CmfFile.open(teacher_path) as teacher:
         inputs = [student_path, teacher_path, *(source.path for source in sources)]
         check_output(output, inputs, student_path.stat().st_size + _HEADER_ROOM)
+        if topk_cache is not None:
+            check_target(topk_cache, [*inputs, output])
         if saving is not None:
             check_state(saving.folder, saving.resume)
         windows = _prepare(student, teacher, sources, options, progress)
@@ -97,7 +102,7 @@ def train(
             f"{options.window} tokens; batch {options.batch}, top-{options.topk}, precision {options.precision}, "
             f"adapter {device.adapter.label}"
         )
-        targets = _teach(device, teacher, windows, options, progress)
+        targets = _teach(device, teacher, windows, options, progress, topk_cache)
         key = _run_key(student, teacher, windows, options, device)
         best, loop = _distil(device, student, windows, targets, options, progress, saving, key)
         record = _record(device, teacher, windows, best, loop, options)
@@ -181,18 +186,49 @@ def _prepare(
 
 
 def _teach(
-    device: Device, teacher: CmfFile, windows: Windows, options: TrainOptions, progress: Progress
+    device: Device,
+    teacher: CmfFile,
+    windows: Windows,
+    options: TrainOptions,
+    progress: Progress,
+    cached: Path | None,
 ) -> Targets:
-    executor = Executor(Net(device, teacher, NetOptions(options.window, mixed=options.precision == "mixed")))
+    """The targets of all batches, from the cache as far as it holds them."""
     batches = np.concatenate([windows.train, windows.held_out])
     rows = options.windows_at_once * options.window
+    shape = (*batches.shape, options.topk)
+    cache = TopkCache(cached, _targets_key(teacher, batches, options, device), shape) if cached else None
+    missing = cache.missing if cache else list(range(len(batches)))
+    if cache and len(missing) < len(batches):
+        progress.say(
+            f"{cache.path} holds the targets of {len(batches) - len(missing)} of {len(batches)} batches"
+        )
+    targets = cache.targets if cache else Targets.empty(*shape)
+    if not missing:
+        return targets
+    executor = Executor(Net(device, teacher, NetOptions(options.window, mixed=options.precision == "mixed")))
+    wrote = cache.wrote if cache else lambda batches: None
     try:
-        targets = teacher_targets(executor, batches, options.topk, rows, progress)
+        teacher_targets(executor, batches, rows, targets, progress, wrote, missing)
     except InputError as e:
         raise InputError(f"teacher {teacher.path}: {e}") from e
     executor.free()
     executor.net.free()
     return targets
+
+
+def _targets_key(
+    teacher: CmfFile, batches: np.ndarray[Any, Any], options: TrainOptions, device: Device
+) -> dict[str, Any]:
+    """What targets depend on."""
+    return {
+        "teacher": teacher.content_key(),
+        "data": hashlib.sha256(batches.tobytes()).hexdigest(),
+        "window": options.window,
+        "top-k": options.topk,
+        "precision": options.precision,
+        "adapter": device.adapter.name,
+    }
 
 
 def _distil(

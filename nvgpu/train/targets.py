@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,11 @@ class Targets:
     ids: Array
     p: Array
 
+    @classmethod
+    def empty(cls, batches: int, rows: int, k: int) -> Targets:
+        """Room for so many, in host memory."""
+        return cls(np.empty((batches, rows, k), np.uint32), np.empty((batches, rows, k), np.float32))
+
     @staticmethod
     def nbytes(batches: int, rows: int, k: int) -> int:
         """Host bytes that so many targets take."""
@@ -37,23 +43,27 @@ def renormalised(p: Array) -> Array:
 
 
 def teacher_targets(
-    teacher: Executor, batches: Array, k: int, rows_at_once: int, progress: Progress
+    teacher: Executor,
+    batches: Array,
+    rows_at_once: int,
+    targets: Targets,
+    progress: Progress,
+    wrote: Callable[[list[int]], None] = lambda batches: None,
+    wanted: Sequence[int] | None = None,
 ) -> Targets:
-    """Run the teacher over `[batches, rows]` ids."""
-    count, rows = batches.shape
-    targets = Targets(np.empty((count, rows, k), np.uint32), np.empty((count, rows, k), np.float32))
-    progress.start("teacher", count * rows, "tokens")
-    places = [
-        (b, slice(first, first + rows_at_once))
-        for b in range(count)
-        for first in range(0, rows, rows_at_once)
-    ]
-    at_once = _PARTS_OF_A_STREAM if teacher.net.stream is not None else 1
-    for i in range(0, len(places), at_once):
-        group = places[i : i + at_once]
-        for place, (ids, p) in zip(group, teacher.topk_of([batches[x] for x in group], k), strict=True):
+    """Run the teacher over `[batches, rows]` ids, or those `wanted`, into `targets`; `wrote` is told which are there."""
+    rows, k = batches.shape[1], targets.ids.shape[-1]
+    wanted = range(len(batches)) if wanted is None else wanted
+    parts = [slice(first, first + rows_at_once) for first in range(0, rows, rows_at_once)]
+    at_once = max(_PARTS_OF_A_STREAM // len(parts), 1) if teacher.net.stream is not None else 1
+    progress.start("teacher", len(wanted) * rows, "tokens")
+    for i in range(0, len(wanted), at_once):
+        group = list(wanted[i : i + at_once])
+        places = [(b, part) for b in group for part in parts]
+        for place, (ids, p) in zip(places, teacher.topk_of([batches[x] for x in places], k), strict=True):
             targets.ids[place] = ids
             targets.p[place] = renormalised(p)
             progress.advance(len(ids))
+        wrote(group)
     progress.stop()
     return targets

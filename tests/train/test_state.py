@@ -30,7 +30,7 @@ from tests.random_model import make_config, make_tensors, write_folder
 
 OPTIONS = TrainOptions(tokens=320, window=16, batch=2, epochs=2, topk=4, eval_windows=2, eval_every=3)
 STEPS = 20
-FLAGS = tuple(["--tokens", "320", "--window", "16", "--batch", "2", "--epochs", "2", "--topk", "4"])
+FLAGS = ("--tokens", "320", "--window", "16", "--batch", "2", "--epochs", "2", "--topk", "4")
 FLAGS += ("--eval-windows", "2", "--eval-every", "3")
 
 

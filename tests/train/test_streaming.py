@@ -20,7 +20,7 @@ from nvgpu.model.net import Net, NetOptions
 from nvgpu.progress import Silent
 from nvgpu.train.options import TrainOptions
 from nvgpu.train.run import train
-from nvgpu.train.targets import teacher_targets
+from nvgpu.train.targets import Targets, teacher_targets
 from tests.random_model import make_config, make_tensors, write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ def batches() -> np.ndarray[tuple[int, ...], np.dtype[np.uint32]]:
 def targets(device: Device, path: Path) -> tuple[bytes, bytes, int | None]:
     with CmfFile.open(path) as model:
         executor = Executor(Net(device, model, NetOptions(WINDOW)))
-        found = teacher_targets(executor, batches(), TOPK, 2 * WINDOW, Silent())
+        found = teacher_targets(executor, batches(), 2 * WINDOW, Targets.empty(3, 2 * WINDOW, TOPK), Silent())
         uploads = executor.net.stream.uploads if executor.net.stream else None
         executor.free()
         executor.net.free()

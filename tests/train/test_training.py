@@ -25,7 +25,7 @@ from nvgpu.train.export import unstorable
 from nvgpu.train.loop import Distillation
 from nvgpu.train.options import TrainOptions
 from nvgpu.train.run import TrainReport, train
-from nvgpu.train.targets import teacher_targets
+from nvgpu.train.targets import Targets, teacher_targets
 from nvgpu.train.windows import split
 from tests.model.reference import reference_net
 
@@ -70,7 +70,9 @@ def test_losses_follow_the_float64_trainer(
         tokens = split_budget([TextSource.parse(str(TEXT))], Tokenizer.of(teacher), budget)
         windows = split(tokens, window=o.window, batch=o.batch, eval_windows=o.eval_windows, seed=o.seed)
         executor = Executor(Net(device, teacher, NetOptions(o.window)))
-        targets = teacher_targets(executor, windows.train, o.topk, o.batch * o.window, Silent())
+        targets = teacher_targets(
+            executor, windows.train, o.batch * o.window, Targets.empty(*windows.train.shape, o.topk), Silent()
+        )
         executor.free()
         executor.net.free()
         shape = (o.batch, o.window, -1)
@@ -144,7 +146,7 @@ def test_non_finite_steps_are_skipped_and_then_an_error(device: Device, models: 
     with CmfFile.open(models[0]) as teacher, CmfFile.open(models[1]) as student:
         executor = Executor(Net(device, teacher, NetOptions(16)))
         every = np.concatenate([windows.train, windows.held_out])
-        targets = teacher_targets(executor, every, 16, 16, Silent())
+        targets = teacher_targets(executor, every, 16, Targets.empty(*every.shape, 16), Silent())
         executor.free()
         executor.net.free()
         executor = Executor(Net(device, student, NetOptions(16, trainable=True)))
@@ -177,9 +179,8 @@ def loop(device: Device, models: tuple[Path, Path]) -> Iterator[Distillation]:
     windows = split([np.arange(17 * 16, dtype=np.uint32)], window=16, batch=1, eval_windows=1, seed=1)
     with CmfFile.open(models[0]) as teacher, CmfFile.open(models[1]) as student:
         executor = Executor(Net(device, teacher, NetOptions(16)))
-        targets = teacher_targets(
-            executor, np.concatenate([windows.train, windows.held_out]), 16, 16, Silent()
-        )
+        every = np.concatenate([windows.train, windows.held_out])
+        targets = teacher_targets(executor, every, 16, Targets.empty(*every.shape, 16), Silent())
         executor.free()
         executor.net.free()
         executor = Executor(Net(device, student, NetOptions(16, trainable=True)))
