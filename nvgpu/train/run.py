@@ -204,6 +204,11 @@ def _teach(
             f"{cache.path} holds the targets of {len(batches) - len(missing)} of {len(batches)} batches"
         )
     targets = cache.targets if cache else Targets.empty(*shape)
+    vocab = Geometry.of(teacher).vocab_size
+    if cache and int(targets.ids.max()) >= vocab:  # the device does not check indices
+        raise InputError(
+            f"--topk-cache {cache.path}: damaged: token id {int(targets.ids.max())} of a vocabulary of {vocab}"
+        )
     if not missing:
         return targets
     executor = Executor(Net(device, teacher, NetOptions(options.window, mixed=options.precision == "mixed")))

@@ -14,10 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nvgpu.encode.compress import compress
 from nvgpu.errors import InputError, Interrupted, OutputError
-from nvgpu.formats.cmf import CmfFile
-from nvgpu.formats.hf import import_hf
 from nvgpu.formats.text import TextSource
 from nvgpu.gpu import Device
 from nvgpu.progress import Silent
@@ -26,27 +23,11 @@ from nvgpu.train.loop import Distillation
 from nvgpu.train.options import TrainOptions
 from nvgpu.train.run import StateOptions, train
 from nvgpu.train.state import StateFolder
-from tests.random_model import make_config, make_tensors, write_folder
 
 OPTIONS = TrainOptions(tokens=320, window=16, batch=2, epochs=2, topk=4, eval_windows=2, eval_every=3)
 STEPS = 20
 FLAGS = ("--tokens", "320", "--window", "16", "--batch", "2", "--epochs", "2", "--topk", "4")
 FLAGS += ("--eval-windows", "2", "--eval-every", "3")
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with teacher.cmf, student.cmf and text.txt."""
-    folder = tmp_path_factory.mktemp("inputs")
-    config = make_config()
-    write_folder(folder / "hf", config, make_tensors(config, 1))
-    import_hf(folder / "hf", folder / "teacher.cmf")
-    with CmfFile.open(folder / "teacher.cmf") as model:
-        compress(
-            model, folder / "student.cmf", bpw=4, method="svid", paths=1, embed_dtype=None, progress=Silent()
-        )
-    (folder / "text.txt").write_text(" ".join(f"t{i % 97}" for i in range(600)))
-    return folder
 
 
 def run(

@@ -7,10 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvgpu.encode.compress import compress
 from nvgpu.errors import InputError, OutputError
-from nvgpu.formats.cmf import CmfFile
-from nvgpu.formats.hf import import_hf
 from nvgpu.formats.text import TextSource
 from nvgpu.gpu import Device
 from nvgpu.model.executor import Executor
@@ -19,24 +16,9 @@ from nvgpu.train import topk_cache
 from nvgpu.train.options import TrainOptions
 from nvgpu.train.run import train
 from nvgpu.train.topk_cache import TopkCache
-from tests.random_model import make_config, make_tensors, write_folder
 
 OPTIONS = TrainOptions(tokens=160, window=16, batch=2, topk=4, eval_windows=2, eval_every=3)
 BATCHES = 6  # five to train on, one held out
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("inputs")
-    config = make_config()
-    write_folder(folder / "hf", config, make_tensors(config, 1))
-    import_hf(folder / "hf", folder / "teacher.cmf")
-    with CmfFile.open(folder / "teacher.cmf") as model:
-        compress(
-            model, folder / "student.cmf", bpw=4, method="svid", paths=1, embed_dtype=None, progress=Silent()
-        )
-    (folder / "text.txt").write_text(" ".join(f"t{i % 97}" for i in range(600)))
-    return folder
 
 
 def run(
@@ -106,6 +88,16 @@ def test_other_files_are_left_alone(device: Device, inputs: Path, tmp_path: Path
     cache.write_bytes(cache.read_bytes()[:-1])
     with pytest.raises(InputError, match="another size"):
         TopkCache(cache, {"a": 1}, (2, 3, 4))
+
+
+def test_a_damaged_cache_is_refused(device: Device, inputs: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "targets"
+    run(device, inputs, tmp_path / "a.cmf", cache)
+    held = bytearray(cache.read_bytes())
+    held[4096 + 7] = 0xFF
+    cache.write_bytes(held)
+    with pytest.raises(InputError, match="targets: damaged: token id"):
+        run(device, inputs, tmp_path / "b.cmf", cache)
 
 
 def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
