@@ -37,7 +37,8 @@ def check_host_memory(needed: int, what: str) -> None:
         return
     if needed > available:
         raise InputError(
-            f"{what} takes {needed} bytes of host memory, {available} are available; use fewer --tokens or a smaller --topk"
+            f"{what} takes {needed} bytes of host memory, {available} are available; use --topk-cache, fewer --tokens or a "
+            "smaller --topk"
         )
 
 

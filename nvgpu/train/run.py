@@ -97,6 +97,10 @@ def train(
         if saving is not None:
             check_state(saving.folder, saving.resume)
         windows = _prepare(student, teacher, sources, options, progress)
+        if topk_cache is None:  # a cache is mapped
+            batches = len(windows.train) + len(windows.held_out)
+            rows = options.batch * options.window
+            check_host_memory(Targets.nbytes(batches, rows, options.topk), "the teacher's top-k")
         progress.say(
             f"{len(windows.train) * options.batch} training windows and {len(windows.held_out) * options.batch} held out, of "
             f"{options.window} tokens; batch {options.batch}, top-{options.topk}, precision {options.precision}, "
@@ -179,9 +183,6 @@ def _prepare(
             raise InputError(
                 f"{teacher.path}: its tokenizer gives id {int(ids.max())}, the vocabulary has {ours.vocab_size}"
             )
-    batches = len(windows.train) + len(windows.held_out)
-    rows = options.batch * options.window
-    check_host_memory(Targets.nbytes(batches, rows, options.topk), "the teacher's top-k")
     return windows
 
 
