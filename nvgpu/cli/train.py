@@ -144,6 +144,9 @@ def _count(name: str) -> click.IntRange:
     type=Path,
     help="File that keeps the teacher's targets: made where there is none, else used; a teacher pass cut off goes on.",
 )
+@click.option(
+    "--profile", is_flag=True, help="Also print device time per op; the steps themselves get slower."
+)
 @adapter_option
 @vram_option
 @json_option
@@ -158,6 +161,7 @@ def train(
     state_every: int,
     resume: Path | None,
     topk_cache: Path | None,
+    profile: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -174,7 +178,7 @@ def train(
     try:
         device = open_device(adapter, budget=budget_bytes(vram))
         report = run_training(
-            device, student, teacher, sources, output, settings, progress, state, topk_cache
+            device, student, teacher, sources, output, settings, progress, state, topk_cache, profile
         )
     finally:
         progress.stop()
@@ -192,3 +196,10 @@ def train(
         ],
     ]
     print_table(f"trained {output}", [f"top-{settings.topk}, {report.options['precision']}", ""], rows)
+    if report.profile is not None:
+        total = sum(row["seconds"] for row in report.profile)
+        shown = [
+            [row["op"], str(row["calls"]), f"{row['seconds']:.3f}", f"{100 * row['seconds'] / total:.1f}"]
+            for row in report.profile
+        ]
+        print_table("device time of the steps and evaluations", ["op", "calls", "s", "%"], shown)

@@ -67,6 +67,17 @@ class Profiler:
             self.calls[label] += 1
         self._labels.clear()
 
+    def by_op(self) -> list[dict[str, Any]]:
+        """Op, calls, seconds, slowest first: the kernels of an op added up."""
+        seconds: dict[str, float] = defaultdict(float)
+        calls: dict[str, int] = defaultdict(int)
+        for label, count, spent in self.table():
+            op = label.partition(".")[0]
+            seconds[op] += spent
+            calls[op] += count
+        rows = [{"op": op, "calls": calls[op], "seconds": spent} for op, spent in seconds.items()]
+        return sorted(rows, key=lambda row: -float(row["seconds"]))
+
     def table(self) -> list[tuple[str, int, float]]:
         """(label, calls, seconds), slowest first."""
         return sorted(((k, self.calls[k], s) for k, s in self.seconds.items()), key=lambda row: -row[2])

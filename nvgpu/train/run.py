@@ -20,7 +20,7 @@ from nvgpu.formats.codecs import Dtype
 from nvgpu.formats.files import check_target
 from nvgpu.formats.text import TextSource, split_budget
 from nvgpu.formats.tokenizer import Tokenizer
-from nvgpu.gpu import Device
+from nvgpu.gpu import Device, Profiler
 from nvgpu.model.executor import Executor
 from nvgpu.model.geometry import Geometry
 from nvgpu.model.net import Net, NetOptions
@@ -64,6 +64,7 @@ class TrainReport:
     evals: list[dict[str, float]]
     options: dict[str, Any]
     adapter: str
+    profile: list[dict[str, Any]] | None = None  # device seconds per op of the steps and evaluations
 
     def asdict(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,6 +80,7 @@ def train(
     progress: Progress,
     saving: StateOptions | None = None,
     topk_cache: Path | None = None,
+    profile: bool = False,
 ) -> TrainReport:
     """Distil the student against the teacher's top-k distribution and write the best checkpoint to `output`.
 
@@ -92,15 +94,10 @@ def train(
     with CmfFile.open(student_path) as student, CmfFile.open(teacher_path) as teacher:
         inputs = [student_path, teacher_path, *(source.path for source in sources)]
         check_output(output, inputs, student_path.stat().st_size + _HEADER_ROOM)
-        if topk_cache is not None:
-            check_target(topk_cache, [*inputs, output])
         if saving is not None:
             check_state(saving.folder, saving.resume)
         windows = _prepare(student, teacher, sources, options, progress)
-        if topk_cache is None:  # a cache is mapped
-            batches = len(windows.train) + len(windows.held_out)
-            rows = options.batch * options.window
-            check_host_memory(Targets.nbytes(batches, rows, options.topk), "the teacher's top-k")
+        _check_room(windows, options, topk_cache, [*inputs, output])
         progress.say(
             f"{len(windows.train) * options.batch} training windows and {len(windows.held_out) * options.batch} held out, of "
             f"{options.window} tokens; batch {options.batch}, top-{options.topk}, precision {options.precision}, "
@@ -108,7 +105,7 @@ def train(
         )
         targets = _teach(device, teacher, windows, options, progress, topk_cache)
         key = _run_key(student, teacher, windows, options, device)
-        best, loop = _distil(device, student, windows, targets, options, progress, saving, key)
+        best, loop = _distil(device, student, windows, targets, options, progress, saving, key, profile)
         record = _record(device, teacher, windows, best, loop, options)
         values = loop.student.net.params.unpack(best.values)
         export(student, output, values if best.step else {}, record)
@@ -135,7 +132,18 @@ def train(
         evals=state.evals,
         options=options.record(),
         adapter=device.adapter.label,
+        profile=loop.student.rec.profiler.by_op() if loop.student.rec.profiler else None,
     )
+
+
+def _check_room(windows: Windows, options: TrainOptions, cached: Path | None, others: list[Path]) -> None:
+    """The targets have a place: a cache file that is none of the run's other files, or host memory."""
+    if cached is not None:
+        check_target(cached, others)
+        return
+    batches = len(windows.train) + len(windows.held_out)
+    rows = options.batch * options.window
+    check_host_memory(Targets.nbytes(batches, rows, options.topk), "the teacher's top-k")
 
 
 def _prepare(
@@ -246,12 +254,14 @@ def _distil(
     progress: Progress,
     saving: StateOptions | None,
     key: dict[str, Any],
+    profile: bool,
 ) -> tuple[Best, Distillation]:
     net = Net(device, student, NetOptions(options.window, trainable=True, mixed=options.precision == "mixed"))
     keeper = Keeper(StateFolder(saving.folder, key), saving.every) if saving else None
     after_step = keeper.after_step if keeper else lambda loop: None
+    executor = Executor(net, profiler=Profiler(device) if profile else None)
     loop = Distillation(
-        Executor(net), windows, targets, options, progress, partial(unstorable, student), after_step
+        executor, windows, targets, options, progress, partial(unstorable, student), after_step
     )
     resumed = saving is not None and _resume(loop, saving.resume, key, progress)
     try:

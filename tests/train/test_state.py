@@ -76,6 +76,22 @@ def test_saving_changes_nothing(device: Device, inputs: Path, whole: bytes, tmp_
     assert run(device, inputs, tmp_path / "out.cmf", StateOptions(tmp_path / "state", every=1)) == whole
 
 
+def test_profiling_changes_nothing_and_names_the_ops(
+    device: Device, inputs: Path, whole: bytes, tmp_path: Path
+) -> None:
+    if "timestamp-query" not in device.features:
+        pytest.skip("no timestamp-query")
+    sources = [TextSource.parse(str(inputs / "text.txt"))]
+    models = inputs / "student.cmf", inputs / "teacher.cmf"
+    report = train(device, *models, sources, tmp_path / "out.cmf", OPTIONS, Silent(), profile=True)
+    assert (tmp_path / "out.cmf").read_bytes() == whole
+    assert report.profile is not None
+    found = {row["op"]: row["calls"] for row in report.profile}
+    assert found["adam"] == STEPS and found["kl_topk"] == STEPS
+    seconds = [row["seconds"] for row in report.profile]
+    assert seconds == sorted(seconds, reverse=True) and seconds[0] > 0
+
+
 def test_an_empty_folder_starts_at_step_0(device: Device, inputs: Path, whole: bytes, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / ".nvgpu-left.tmp").mkdir()
