@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "bench"))
+from peer import run_peer
 
 from nvgpu.errors import NvgpuError
 from nvgpu.gpu import Device, Profiler, Recorder, open_device
@@ -63,7 +66,7 @@ class Timed:
 def main(peer: str | None, only: str, quick: bool, every_kernel: bool, repeats: int, as_json: bool) -> None:
     """Check and time ops; each kernel that some precision chooses."""
     device = open_device()
-    theirs = _peer(peer) if peer else {}
+    theirs = run_peer(peer, "ops")["items"] if peer else {}
     bandwidth = copy_bandwidth(device)
     results = []
     for op, case, kernel, precision in chosen(device, only, quick, every_kernel):
@@ -165,17 +168,6 @@ def copy_bandwidth(device: Device) -> float:
     rate = 8.0 * count * 3 / sum(profiler.seconds.values())
     device.free(source, target)
     return rate
-
-
-def _peer(python: str) -> dict[str, Any]:
-    command = [python, str(Path(__file__).resolve().parent / "bench" / "peer_torch.py"), "ops", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise click.ClickException(
-            f"the peer failed: {done.stderr.strip().splitlines()[-1:] or done.returncode}"
-        )
-    items: dict[str, Any] = json.loads(done.stdout)["items"]
-    return items
 
 
 if __name__ == "__main__":

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ import click
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "bench"))
+from peer import run_peer
 from synthetic import Shape, write_model
 
 from nvgpu.formats.cmf import CmfFile
@@ -59,7 +58,7 @@ def main(
         ours = measure(Path(folder) / "student.cmf", _TINY if tiny else Shape(), bpw, options, steps, profile)
     if profile:
         _print_profile(ours.pop("profile"), ours["steps"])
-    theirs = _peer(peer, tiny) if peer else None
+    theirs = run_peer(peer, "step", *(["--tiny"] if tiny else [])) if peer else None
     if as_json:
         click.echo(json.dumps({"ours": ours, "peer": theirs}))
     else:
@@ -118,29 +117,10 @@ def measure(
     return result
 
 
-def _peer(python: str, tiny: bool) -> dict[str, Any]:
-    command = [
-        python,
-        str(Path(__file__).resolve().parent / "bench" / "peer_torch.py"),
-        "step",
-        "--json",
-        *(["--tiny"] if tiny else []),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise click.ClickException(
-            f"the peer failed: {done.stderr.strip().splitlines()[-1:] or done.returncode}"
-        )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 def _print_profile(table: list[tuple[str, int, float]], steps: int) -> None:
-    ops: dict[str, float] = defaultdict(float)
     for label, calls, seconds in table:
-        ops[label.partition(".")[0]] += seconds
         click.echo(f"{1e3 * seconds / steps:9.3f} ms {calls / steps:6.1f} calls  {label}")
-    click.echo(f"{1e3 * sum(ops.values()) / steps:9.3f} ms in all")
+    click.echo(f"{1e3 * sum(seconds for _, _, seconds in table) / steps:9.3f} ms in all")
 
 
 def _print_table(ours: dict[str, Any], theirs: dict[str, Any] | None) -> None:

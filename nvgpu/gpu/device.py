@@ -383,23 +383,26 @@ def _earn_subgroups(device: Device) -> None:
 
 def _earn_matrix_units(device: Device) -> None:
     """Turn matrix units off where they do not give the right results, or where their kernels do not fit."""
-    from nvgpu.gpu.selftest import matrix_units_self_test
-
     if "cooperative-matrix" not in device.features:
         return
-    memory = device.limits["max-compute-workgroup-storage-size"]
-    reason = (
-        f"{memory} bytes of workgroup memory, the kernels need {_MATRIX_MEMORY}"
-        if memory < _MATRIX_MEMORY
-        else matrix_units_self_test(device)
-        if device.matrix_units
-        else "needs shader-f16"
-    )
+    reason = _against_matrix_units(device)
     if reason is not None:
         device.features -= {"cooperative-matrix"}
         device.refused["cooperative-matrix"] = reason
         if reason.startswith("self-test"):
             warnings.warn(f"adapter {device.adapter.label}: matrix units are off: {reason}", stacklevel=3)
+
+
+def _against_matrix_units(device: Device) -> str | None:
+    """Why a device that grants them cannot use them; None if it can."""
+    from nvgpu.gpu.selftest import matrix_units_self_test
+
+    memory = device.limits["max-compute-workgroup-storage-size"]
+    if memory < _MATRIX_MEMORY:
+        return f"{memory} bytes of workgroup memory, the kernels need {_MATRIX_MEMORY}"
+    if not device.matrix_units:
+        return "needs shader-f16"
+    return matrix_units_self_test(device)
 
 
 def _request(adapter: AdapterInfo, features: Sequence[str], limits: Mapping[str, int]) -> Any:

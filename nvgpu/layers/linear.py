@@ -78,9 +78,8 @@ class BlrPath:
     dh: Buffer | None
     dl: Buffer | None
     dg: Buffer | None
-    ut: Buffer | None = (
-        None  # u32 [rp, ceil(m / 32)]  Uᵀ and Vᵀ, where products with rows of signs run faster
-    )
+    # Uᵀ and Vᵀ, where products with rows of signs run faster
+    ut: Buffer | None = None  # u32 [rp, ceil(m / 32)]
     vt: Buffer | None = None  # u32 [n, rp / 32]
 
     def down(self, rec: Recorder, x: Buffer, t: Buffer) -> None:

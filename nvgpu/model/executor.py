@@ -32,7 +32,7 @@ class Executor:
         self.net = net
         self.ws = workspace or Workspace(net.device)
         # gradients that GEMMs round to f16 are kept in its range by a power of two
-        self.gscale = _GSCALE if net.options.mixed and net.device.matrix_units else 1.0
+        self.gscale = _GSCALE if net.options.on_matrix_units(net.device) else 1.0
         self.rec = Recorder(net.device, profiler, "mixed" if net.options.mixed else "f32")
 
     def layer_input(self, layer: int, rows: int) -> Buffer:

@@ -28,6 +28,7 @@ from nvgpu.model.params import Params, ParamSpec
 from nvgpu.model.stream import Fetch, LayerStream
 
 Array = np.ndarray[Any, Any]
+_DTYPES = {"<f4": "f32", "<f2": "f16", "<u4": "u32"}
 RANK_TILE = 32  # ranks are padded to it with l = 0
 MATRIX_RANK_TILE = 128  # on matrix units, whose tiles are that wide
 
@@ -40,6 +41,10 @@ class NetOptions:
     window: int
     trainable: bool = False
     mixed: bool = False
+
+    def on_matrix_units(self, device: Device) -> bool:
+        """Whether GEMMs run on them, with inputs rounded to f16."""
+        return self.mixed and device.matrix_units
 
 
 class Net:
@@ -116,7 +121,7 @@ class _Loader:
         self.owned: list[Buffer] = []
         self.looked_at: set[str] = set()
         self.stream = LayerStream(device) if self._exceeds(device.budget) else None
-        self.rank_tile = MATRIX_RANK_TILE if options.mixed and device.matrix_units else RANK_TILE
+        self.rank_tile = MATRIX_RANK_TILE if options.on_matrix_units(device) else RANK_TILE
         self.blr = {
             name: BlrTensor.parse(model.raw(name), f"{model.path}: tensor {name}")
             for name in body_linear_names(geometry)
@@ -132,11 +137,13 @@ class _Loader:
         )
         return budget > 0 and 2 * sum(layers) > budget
 
-    def matrix(self, index: int, part: str, shape: tuple[int, ...], dtype: str, fetch: Fetch) -> Buffer:
-        """The buffer of a layer's frozen matrix: resident, or one that layers share."""
+    def matrix(self, index: int, part: str, fetch: Fetch) -> Buffer:
+        """The buffer of a layer's frozen matrix: resident, or one that layers share and that `fetch` fills again."""
+        values = fetch()
+        dtype = _DTYPES[values.dtype.str]
         if self.stream is not None:
-            return self.stream.add(index, part, shape, dtype, fetch)
-        return self.keep(self.device.upload(names.layer(index, part), fetch(), dtype))
+            return self.stream.add(index, part, values.shape, dtype, fetch)
+        return self.keep(self.device.upload(names.layer(index, part), values, dtype))
 
     def keep(self, buffer: Buffer) -> Buffer:
         self.owned.append(buffer)
@@ -202,9 +209,7 @@ class _Loader:
         name = names.layer(index, tail)
         if name in self.blr:
             return self.blr_linear(index, tail, role, self.blr[name])
-        dtype = "f16" if self.stored(name).dtype == np.float16 else "f32"
-        shape = self.model.tensors[name].shape
-        return DenseLinear(name, role, self.matrix(index, tail, shape, dtype, lambda: self.stored(name)))
+        return DenseLinear(name, role, self.matrix(index, tail, lambda: self.stored(name)))
 
     def blr_linear(self, index: int, tail: str, role: str, tensor: BlrTensor) -> Linear:
         name = names.layer(index, tail)
@@ -212,10 +217,7 @@ class _Loader:
         paths = []
         for i, path in enumerate(tensor.paths):
             fetch = self.signs(path, tensor, padded)
-            signs = {
-                part: self.matrix(index, f"{tail}#{i}.{part}", words().shape, "u32", words)
-                for part, words in fetch.items()
-            }
+            signs = {part: self.matrix(index, f"{tail}#{i}.{part}", words) for part, words in fetch.items()}
             value, grad = self.params.value, self.params.grad
             h, l, g = (path_param(name, i, part) for part in "hlg")
             paths.append(
@@ -237,7 +239,7 @@ class _Loader:
             "u": lambda: words_from_bytes(path.u, tensor.m, rank),
             "v": lambda: words_from_bytes(path.v, rank, tensor.n),
         }
-        if self.options.mixed and self.device.matrix_units:
+        if self.options.on_matrix_units(self.device):
             words["ut"] = lambda: transposed_words(words["u"](), rank)
             words["vt"] = lambda: transposed_words(words["v"](), tensor.n)
         return words

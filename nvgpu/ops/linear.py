@@ -373,9 +373,8 @@ matmul_nn_parts_f16 = Op(
     ),
     composed="matmul_nn_acc_f16",
 )
-_TILES_AT_ONCE = (
-    256  # about what a large card runs at a time; fixed, so that results do not depend on the card
-)
+# about what a large card runs at a time; fixed, so that results do not depend on the card
+_TILES_AT_ONCE = 256
 
 
 def parts_for(rec: Recorder, rows: int, width: int, contraction: int) -> int:

@@ -104,7 +104,7 @@ def train(
             f"adapter {device.adapter.label}"
         )
         targets = _teach(device, teacher, windows, options, progress, topk_cache)
-        key = _run_key(student, teacher, windows, options, device)
+        key = _run_key(student, teacher, windows, options, device) if saving else {}
         best, loop = _distil(device, student, windows, targets, options, progress, saving, key, profile)
         record = _record(device, teacher, windows, best, loop, options)
         values = loop.student.net.params.unpack(best.values)
@@ -206,7 +206,7 @@ def _teach(
     batches = np.concatenate([windows.train, windows.held_out])
     rows = options.windows_at_once * options.window
     shape = (*batches.shape, options.topk)
-    cache = TopkCache(cached, _targets_key(teacher, batches, options, device), shape) if cached else None
+    cache = TopkCache(cached, _targets_key(teacher, windows, options, device), shape) if cached else None
     missing = cache.missing if cache else list(range(len(batches)))
     if cache and len(missing) < len(batches):
         progress.say(
@@ -231,13 +231,11 @@ def _teach(
     return targets
 
 
-def _targets_key(
-    teacher: CmfFile, batches: np.ndarray[Any, Any], options: TrainOptions, device: Device
-) -> dict[str, Any]:
+def _targets_key(teacher: CmfFile, windows: Windows, options: TrainOptions, device: Device) -> dict[str, Any]:
     """What targets depend on."""
     return {
         "teacher": teacher.content_key(),
-        "data": hashlib.sha256(batches.tobytes()).hexdigest(),
+        "data": _data_hash(windows),
         "window": options.window,
         "top-k": options.topk,
         "precision": options.precision,
@@ -287,11 +285,10 @@ def _run_key(
     student: CmfFile, teacher: CmfFile, windows: Windows, options: TrainOptions, device: Device
 ) -> dict[str, Any]:
     """What a state and the run that goes on from it must share."""
-    data = hashlib.sha256(windows.train.tobytes() + windows.held_out.tobytes()).hexdigest()
     return {
         "student": student.content_key(),
         "teacher": teacher.content_key(),
-        "data": data,
+        "data": _data_hash(windows),
         "adapter": device.adapter.name,
         "matrix units": device.matrix_units,
         **{f"--{name.replace('_', '-')}": value for name, value in options.record().items()},
@@ -332,7 +329,6 @@ def _record(
     device: Device, teacher: CmfFile, windows: Windows, best: Best, loop: Distillation, options: TrainOptions
 ) -> dict[str, Any]:
     """Provenance: options, versions, adapter and data hashes; no times, no paths, so that equal runs give equal bytes."""
-    data = hashlib.sha256(windows.train.tobytes() + windows.held_out.tobytes()).hexdigest()
     return {
         "tool": f"nvgpu {__version__}",
         "adapter": {
@@ -341,7 +337,7 @@ def _record(
             "driver": device.adapter.driver,
         },
         "teacher": teacher.content_key(),
-        "data_sha256": data,
+        "data_sha256": _data_hash(windows),
         "options": options.record(),
         "training_tokens": int(windows.train.size) * options.epochs,
         "steps": loop.state.done,
@@ -351,6 +347,11 @@ def _record(
         "heldout_kl_best": _finite(best.kl),
         "evals": [{key: _finite(value) for key, value in entry.items()} for entry in loop.state.evals],
     }
+
+
+def _data_hash(windows: Windows) -> str:
+    """Of the ids of all windows, in their order."""
+    return hashlib.sha256(windows.train.tobytes() + windows.held_out.tobytes()).hexdigest()
 
 
 def _finite(value: float) -> float | None:

@@ -1,4 +1,4 @@
-"""A model of two small layers, its compressed student and a text, for whole runs that take a second."""
+"""Models for whole runs: two small layers and a text for runs of a second, and the bundled model with its student."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from nvgpu.formats.cmf import CmfFile
 from nvgpu.formats.hf import import_hf
 from nvgpu.progress import Silent
 from tests.random_model import make_config, make_tensors, write_folder
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +28,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     (folder / "text.txt").write_text(" ".join(f"t{i % 97}" for i in range(600)))
     return folder
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(teacher, student at 1.0 bits per weight)."""
+    folder = tmp_path_factory.mktemp("models")
+    teacher, student = folder / "teacher.cmf", folder / "student.cmf"
+    import_hf(ROOT / "examples" / "tiny-qwen3.5", teacher)
+    with CmfFile.open(teacher) as model:
+        compress(model, student, bpw=1.0, method="svid-refit", paths=1, embed_dtype=None, progress=Silent())
+    return teacher, student

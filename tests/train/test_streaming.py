@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvgpu.encode.compress import compress
 from nvgpu.errors import OutOfMemoryError
 from nvgpu.formats.cmf import CmfFile
 from nvgpu.formats.hf import import_hf
@@ -26,16 +25,6 @@ from tests.random_model import make_config, make_tensors, write_folder
 ROOT = Path(__file__).resolve().parents[2]
 WINDOW, TOPK = 32, 8
 OPTIONS = TrainOptions(tokens=256, window=WINDOW, batch=2, topk=TOPK, eval_windows=2, eval_every=2)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("models")
-    teacher, student = folder / "teacher.cmf", folder / "student.cmf"
-    import_hf(ROOT / "examples" / "tiny-qwen3.5", teacher)
-    with CmfFile.open(teacher) as model:
-        compress(model, student, bpw=1.0, method="svid-refit", paths=1, embed_dtype=None, progress=Silent())
-    return teacher, student
 
 
 @pytest.fixture

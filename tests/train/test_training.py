@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nvgpu.encode.compress import compress
 from nvgpu.errors import TrainingError
 from nvgpu.formats.cmf import CmfFile
-from nvgpu.formats.hf import import_hf
 from nvgpu.formats.text import TextSource, split_budget
 from nvgpu.formats.tokenizer import Tokenizer
 from nvgpu.gpu import Device
@@ -34,17 +32,6 @@ TEXT = ROOT / "LICENSE"
 OPTIONS = TrainOptions(
     tokens=10 * 2 * 48, window=48, batch=2, lr=3e-2, topk=16, eval_windows=2, eval_every=10
 )
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(teacher, student at 1.0 bits per weight)."""
-    folder = tmp_path_factory.mktemp("models")
-    teacher, student = folder / "teacher.cmf", folder / "student.cmf"
-    import_hf(ROOT / "examples" / "tiny-qwen3.5", teacher)
-    with CmfFile.open(teacher) as model:
-        compress(model, student, bpw=1.0, method="svid-refit", paths=1, embed_dtype=None, progress=Silent())
-    return teacher, student
 
 
 def run(device: Device, models: tuple[Path, Path], output: Path, options: TrainOptions) -> TrainReport:
