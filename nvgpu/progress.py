@@ -6,9 +6,13 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """`start` opens a phase of `total` units, `advance` moves it and shows values, `say` prints a line."""
+    """`start` opens a phase of `total` units, `done` of them from before; `advance` moves it and shows values.
 
-    def start(self, phase: str, total: int, unit: str) -> None: ...
+    `doing` names what happens inside the phase until the next `advance`; `say` prints a line.
+    """
+
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None: ...
+    def doing(self, what: str) -> None: ...
     def advance(self, units: int = 1, **values: float) -> None: ...
     def say(self, line: str) -> None: ...
     def stop(self) -> None: ...
@@ -17,7 +21,10 @@ class Progress(Protocol):
 class Silent:
     """Reports nothing."""
 
-    def start(self, phase: str, total: int, unit: str) -> None:
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        pass
+
+    def doing(self, what: str) -> None:
         pass
 
     def advance(self, units: int = 1, **values: float) -> None:

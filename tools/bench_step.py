@@ -3,6 +3,7 @@
 
     python tools/bench_step.py                     # our step
     python tools/bench_step.py --peer python3      # and PyTorch's, run by that interpreter (torch and transformers)
+    python tools/bench_step.py --train-signs       # and a step that trains signs too
     python tools/bench_step.py --profile           # device time per kernel instead of the table
     python tools/bench_step.py --tiny              # a small model, to see that it works
 
@@ -16,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,13 @@ from peer import run_peer
 from synthetic import Shape, write_model
 
 from nvgpu.formats.cmf import CmfFile
-from nvgpu.gpu import Profiler, open_device
+from nvgpu.gpu import Device, Profiler, open_device
 from nvgpu.model.executor import Executor
 from nvgpu.model.net import Net, NetOptions
 from nvgpu.progress import Silent
 from nvgpu.train.loop import Distillation
 from nvgpu.train.options import TrainOptions
+from nvgpu.train.sign_options import SignOptions
 from nvgpu.train.targets import Targets
 from nvgpu.train.windows import Windows, Xorshift64
 
@@ -43,6 +46,9 @@ _TINY = Shape(
 
 @click.command()
 @click.option("--peer", metavar="PYTHON", help="Interpreter that has torch and transformers.")
+@click.option(
+    "--train-signs", is_flag=True, help="Time a step that trains signs too, and its cost over ours."
+)
 @click.option("--profile", is_flag=True, help="Print device time per kernel; the step itself is slower then.")
 @click.option("--tiny", is_flag=True, help="A model of a million weights.")
 @click.option("--bpw", default=1.0, show_default=True)
@@ -50,42 +56,52 @@ _TINY = Shape(
 @click.option("--precision", default="auto", show_default=True, type=click.Choice(["auto", "f32", "mixed"]))
 @click.option("--json", "as_json", is_flag=True)
 def main(
-    peer: str | None, profile: bool, tiny: bool, bpw: float, steps: int, precision: str, as_json: bool
+    peer: str | None,
+    train_signs: bool,
+    profile: bool,
+    tiny: bool,
+    bpw: float,
+    steps: int,
+    precision: str,
+    as_json: bool,
 ) -> None:
     """Time distillation steps of a synthetic student."""
+    shape = _TINY if tiny else Shape()
+    device = open_device()
     options = TrainOptions(batch=2 if tiny else 8, window=64 if tiny else 512, precision=precision)
+    options = options.resolved(device.matrix_units)
+    kinds = {"ours": options}
+    if train_signs:
+        kinds["signs"] = replace(options, signs=SignOptions())
     with tempfile.TemporaryDirectory() as folder:
-        ours = measure(Path(folder) / "student.cmf", _TINY if tiny else Shape(), bpw, options, steps, profile)
+        path = Path(folder) / "student.cmf"
+        write_model(path, shape, bpw=bpw)
+        found = {name: measure(device, path, shape, o, steps, profile) for name, o in kinds.items()}
     if profile:
-        _print_profile(ours.pop("profile"), ours["steps"])
-    theirs = run_peer(peer, "step", *(["--tiny"] if tiny else [])) if peer else None
+        for numbers in found.values():
+            _print_profile(numbers.pop("profile"), steps)
+    if peer:
+        found["peer"] = run_peer(peer, "step", *(["--tiny"] if tiny else []))
     if as_json:
-        click.echo(json.dumps({"ours": ours, "peer": theirs}))
+        click.echo(json.dumps(found))
     else:
-        _print_table(ours, theirs)
+        _print_table(found, options.precision)
 
 
 def measure(
-    path: Path, shape: Shape, bpw: float, options: TrainOptions, steps: int, profile: bool
+    device: Device, path: Path, shape: Shape, options: TrainOptions, steps: int, profile: bool
 ) -> dict[str, Any]:
     """Seconds per step (median), tokens/s, the host's share, and peak device memory as we account it."""
-    write_model(path, shape, bpw=bpw)
-    device = open_device()
-    options = options.resolved(device.matrix_units)
-    rng = np.random.default_rng(1)
+    device.memory.peak = device.memory.live
     rows = options.batch * options.window
-    ids = rng.integers(0, shape.vocab, (1, rows)).astype(np.uint32)
-    top = np.argsort(rng.random((rows, 4096)), axis=1)[:, : options.topk] * (shape.vocab // 4096)
-    p = rng.random((rows, options.topk)).astype(np.float32)
-    targets = Targets(top[None].astype(np.uint32), (p / p.sum(1, keepdims=True))[None].astype(np.float32))
+    windows, targets = _data(shape, options)
+    profiler = Profiler(device) if profile else None
+    mixed = options.precision == "mixed"
+    signs = options.signs.spec(1) if options.signs else None
     with CmfFile.open(path) as model:
-        profiler = Profiler(device) if profile else None
-        net = Net(
-            device, model, NetOptions(options.window, trainable=True, mixed=options.precision == "mixed")
-        )
-        loop = Distillation(
-            Executor(net, profiler=profiler), Windows(ids, ids[:0], Xorshift64(1)), targets, options, Silent()
-        )
+        net = Net(device, model, NetOptions(options.window, trainable=True, mixed=mixed, signs=signs))
+        executor = Executor(net, profiler=profiler)
+        loop = Distillation(executor, windows, targets, options, Silent())
         for _ in range(3):
             loop.step(0)
         if profiler is not None:
@@ -99,7 +115,6 @@ def measure(
             host.append(seconds[-1] - (device.waited - waited))
         result: dict[str, Any] = {
             "adapter": device.adapter.label,
-            "precision": options.precision,
             "matrix_units": device.matrix_units,
             "seconds": statistics.median(seconds),
             "host_share": statistics.median(host) / statistics.median(seconds),
@@ -108,13 +123,25 @@ def measure(
             "loss_first": loop.state.losses[0],
             "loss_last": loop.state.losses[-1],
             "skipped": loop.state.skipped,
-            "steps": steps,
-            "dispatches": loop.student.rec.dispatches / (steps + 3),
-            "submissions": loop.student.rec.submissions / (steps + 3),
+            "dispatches": executor.rec.dispatches / (steps + 3),
+            "submissions": executor.rec.submissions / (steps + 3),
         }
         if profiler is not None:
             result["profile"] = profiler.table()
+        executor.free()
+        net.free()
     return result
+
+
+def _data(shape: Shape, options: TrainOptions) -> tuple[Windows, Targets]:
+    """One random training batch and its targets."""
+    rng = np.random.default_rng(1)
+    rows = options.batch * options.window
+    ids = rng.integers(0, shape.vocab, (1, rows)).astype(np.uint32)
+    top = np.argsort(rng.random((rows, 4096)), axis=1)[:, : options.topk] * (shape.vocab // 4096)
+    p = rng.random((rows, options.topk)).astype(np.float32)
+    targets = Targets(top[None].astype(np.uint32), (p / p.sum(1, keepdims=True))[None].astype(np.float32))
+    return Windows(ids, ids[:0], Xorshift64(1)), targets
 
 
 def _print_profile(table: list[tuple[str, int, float]], steps: int) -> None:
@@ -123,22 +150,26 @@ def _print_profile(table: list[tuple[str, int, float]], steps: int) -> None:
     click.echo(f"{1e3 * sum(seconds for _, _, seconds in table) / steps:9.3f} ms in all")
 
 
-def _print_table(ours: dict[str, Any], theirs: dict[str, Any] | None) -> None:
+def _print_table(found: dict[str, dict[str, Any]], precision: str) -> None:
+    ours = found["ours"]
+    names = {"ours": f"nvgpu, {precision}", "signs": "nvgpu, signs too", "peer": "PyTorch, bf16"}
     click.echo(f"adapter {ours['adapter']}; matrix units {'on' if ours['matrix_units'] else 'off'}")
-    rows = [(f"nvgpu, {ours['precision']}", ours)] + ([("PyTorch, bf16", theirs)] if theirs else [])
     click.echo(f"{'':16} {'s/step':>8} {'tokens/s':>9} {'peak GiB':>9} {'loss':>16}")
-    for name, r in rows:
+    for name, r in found.items():
         loss = f"{r['loss_first']:.4f} {r['loss_last']:.4f}"
         peak = (r.get("peak_bytes") or 0) / 2**30
-        click.echo(f"{name:16} {r['seconds']:8.4f} {r['tokens_per_s']:9.0f} {peak:9.2f} {loss:>16}")
+        click.echo(f"{names[name]:16} {r['seconds']:8.4f} {r['tokens_per_s']:9.0f} {peak:9.2f} {loss:>16}")
     click.echo(
         f"host share {100 * ours['host_share']:.1f} %, {ours['dispatches']:.0f} dispatches, "
         f"{ours['submissions']:.0f} submissions a step, {ours['skipped']} steps skipped"
     )
-    if theirs:
+    if "signs" in found:
         click.echo(
-            f"ratio {ours['tokens_per_s'] / theirs['tokens_per_s']:.2f} (ours over PyTorch's tokens/s)"
+            f"a step that trains signs takes {found['signs']['seconds'] / ours['seconds']:.2f} times ours"
         )
+    if "peer" in found:
+        ratio = ours["tokens_per_s"] / found["peer"]["tokens_per_s"]
+        click.echo(f"ratio {ratio:.2f} (ours over PyTorch's tokens/s)")
 
 
 if __name__ == "__main__":

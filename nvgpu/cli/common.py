@@ -16,6 +16,7 @@ import click
 
 from nvgpu.cli.console import printable
 from nvgpu.errors import Interrupted, NvgpuError, OutputError
+from nvgpu.formats.text import LOSS_ON
 
 adapter_option = click.option(
     "--adapter",
@@ -35,10 +36,31 @@ vram_option = click.option(
     help="Device memory to keep to, in GiB; layers that take more than half of it are streamed. Default: no bound.",
 )
 
+loss_on_option = click.option(
+    "--loss-on",
+    default="all",
+    show_default=True,
+    type=click.Choice(LOSS_ON),
+    help="Rows that count: all, or only those that predict an answer: tokens of assistant turns, their last one included.",
+)
+
 
 def budget_bytes(vram: float | None) -> int:
     """`--vram` in bytes; 0 where it is not given."""
     return int((vram or 0) * (1 << 30))
+
+
+shard_option = click.option(
+    "--shard-max-gb",
+    metavar="GB",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Split the output into NAME-00001-of-00005.cmf and so on, each of at most so many gigabytes (10^9 bytes) of weights.",
+)
+
+
+def shard_bytes(gigabytes: float | None) -> int | None:
+    """`--shard-max-gb` in bytes; None where it is not given."""
+    return None if gigabytes is None or math.isinf(gigabytes) else max(1, int(gigabytes * 1e9))
 
 
 class Command(click.Command):

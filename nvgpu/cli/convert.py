@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from nvgpu.cli.common import command
+from nvgpu.cli.common import command, shard_bytes, shard_option
 from nvgpu.cli.console import ConsoleProgress
 from nvgpu.formats.cmf import CmfFile
+from nvgpu.formats.codecs import ENCODED
 from nvgpu.formats.hf import export_hf, import_hf
 
-_IMPORT_DTYPES = ("f16", "bf16", "f32", "q8_row", "q8_2f")
+_IMPORT_DTYPES = tuple(dtype.label for dtype in ENCODED)
 _EXPORT_DTYPES = ("f16", "bf16", "f32")
 
 
@@ -21,13 +22,17 @@ _EXPORT_DTYPES = ("f16", "bf16", "f32")
 @click.option(
     "--dtype",
     type=click.Choice(_IMPORT_DTYPES),
-    help="Storage of matrices. Default: the checkpoint's. 1-D tensors are f16, f32 with --dtype f32.",
+    help="Storage of matrices; q8_2f for those it cannot hold. Default: the checkpoint's. 1-D tensors are f16, "
+    "f32 with --dtype f32.",
 )
-def convert(hf_dir: Path, output: Path, dtype: str | None) -> None:
+@shard_option
+def convert(hf_dir: Path, output: Path, dtype: str | None, shard_max_gb: float | None) -> None:
     """Turn a Hugging Face checkpoint folder (Qwen3.5 family) into one self-contained CMF file."""
     progress = ConsoleProgress()
     try:
-        report = import_hf(hf_dir, output, dtype=dtype, progress=progress)
+        report = import_hf(
+            hf_dir, output, dtype=dtype, shard_bytes=shard_bytes(shard_max_gb), progress=progress
+        )
     finally:
         progress.stop()
     for line in report.lines():

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from nvgpu.cli.common import adapter_option, budget_bytes, command, json_option, print_json, vram_option
+from nvgpu.cli.common import (
+    adapter_option,
+    command,
+    json_option,
+    loss_on_option,
+    print_json,
+    vram_option,
+)
 from nvgpu.cli.console import ConsoleProgress, print_table
-from nvgpu.formats.cmf import CmfFile
-from nvgpu.formats.text import read_all
-from nvgpu.formats.tokenizer import Tokenizer
-from nvgpu.gpu import open_device
-from nvgpu.train.evaluate import evaluate as run_evaluation
+from nvgpu.train import api
 from nvgpu.train.options import MAX_TOPK, PRECISIONS
 
 
@@ -46,6 +48,7 @@ from nvgpu.train.options import MAX_TOPK, PRECISIONS
     type=click.Choice(PRECISIONS[1:]),
     help="f32, or mixed: GEMMs round weights (and inputs, where matrix units run) to f16.",
 )
+@loss_on_option
 @adapter_option
 @vram_option
 @json_option
@@ -57,6 +60,7 @@ def evaluate(
     max_windows: int | None,
     topk: int | None,
     precision: str,
+    loss_on: str,
     adapter: str | None,
     vram: float | None,
     as_json: bool,
@@ -66,27 +70,22 @@ def evaluate(
     The text is cut into whole windows from its start; each scores its T-1 next tokens. NLL is in nats per scored token.
     """
     progress = ConsoleProgress()
-    with ExitStack() as files:
-        opened = files.enter_context(CmfFile.open(model))
-        reference = files.enter_context(CmfFile.open(teacher)) if teacher else None
-        tokenizer = Tokenizer.of(opened)
-        tokens = read_all(text, tokenizer)
-        if tokenizer.chat_fallback_used:
-            progress.say(f"{model} has no chat template: conversations are written as ChatML")
-        try:
-            result = run_evaluation(
-                open_device(adapter, budget=budget_bytes(vram)),
-                opened,
-                tokens,
-                window=window,
-                max_windows=max_windows,
-                teacher=reference,
-                topk=topk,
-                mixed=precision == "mixed",
-                progress=progress,
-            )
-        finally:
-            progress.stop()
+    try:
+        result = api.evaluate(
+            model,
+            text,
+            teacher=teacher,
+            window=window,
+            max_windows=max_windows,
+            topk=topk,
+            precision=precision,
+            loss_on=loss_on,
+            adapter=adapter,
+            vram=vram,
+            progress=progress,
+        )
+    finally:
+        progress.stop()
     if as_json:
         print_json({k: v for k, v in asdict(result).items() if v is not None})
         return

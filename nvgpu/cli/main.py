@@ -12,7 +12,11 @@ try:
     from nvgpu.cli.devices import devices
     from nvgpu.cli.evaluate import evaluate
     from nvgpu.cli.inspect import inspect
+    from nvgpu.cli.plan import plan
+    from nvgpu.cli.report import report
+    from nvgpu.cli.requant import requant
     from nvgpu.cli.train import train
+    from nvgpu.cli.verify import sign, verify
 except KeyboardInterrupt:  # the imports take a second
     raise SystemExit(130) from None
 
@@ -25,13 +29,27 @@ def main() -> None:
     \b
     nvgpu convert HF_DIR -o teacher.cmf
     nvgpu compress teacher.cmf -o student.cmf --bpw 1.0
+    nvgpu plan teacher.cmf student.cmf
     nvgpu train student.cmf teacher.cmf --calib text.txt -o trained.cmf
     nvgpu eval trained.cmf --text held_out.txt --teacher teacher.cmf
     nvgpu export trained.cmf -o HF_DIR
     """
 
 
-for _command in (convert, compress, train, evaluate, export, inspect, devices):
+for _command in (
+    convert,
+    compress,
+    plan,
+    train,
+    evaluate,
+    export,
+    inspect,
+    report,
+    requant,
+    verify,
+    sign,
+    devices,
+):
     main.add_command(_command)
 
 

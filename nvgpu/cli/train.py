@@ -10,18 +10,23 @@ import click
 from nvgpu.cli.common import (
     Positive,
     adapter_option,
-    budget_bytes,
     command,
     json_option,
+    loss_on_option,
     print_json,
     vram_option,
 )
 from nvgpu.cli.console import ConsoleProgress, print_table
+from nvgpu.cli.sign_options import settings as sign_settings
+from nvgpu.cli.sign_options import sign_options
+from nvgpu.cli.watch_options import print_profile, watch_options
+from nvgpu.cli.watch_options import settings as watch_settings
+from nvgpu.formats.cmf import CmfFile
 from nvgpu.formats.text import TextSource
-from nvgpu.gpu import open_device
+from nvgpu.model.headers import Headers
+from nvgpu.train import api
 from nvgpu.train.options import COUNTS, MAX_RATE, PRECISIONS, TrainOptions
-from nvgpu.train.run import StateOptions
-from nvgpu.train.run import train as run_training
+from nvgpu.train.run import StateOptions, TrainReport
 
 _D = TrainOptions()
 
@@ -39,7 +44,7 @@ def _count(name: str) -> click.IntRange:
     required=True,
     multiple=True,
     metavar="PATH[=WEIGHT]",
-    help="Calibration text: plain, or .jsonl with a `text` or `messages` field; repeatable. Weights share out --tokens.",
+    help="Calibration text: plain, or .jsonl with `text`, `messages` or `conversations`; repeatable. Weights share out --tokens.",
 )
 @click.option(
     "-o",
@@ -119,9 +124,11 @@ def _count(name: str) -> click.IntRange:
     type=click.Choice(PRECISIONS),
     help="f32; mixed: GEMMs round weights and inputs to f16 and sum in f32; auto: mixed where matrix units run.",
 )
+@loss_on_option
 @click.option(
     "--seed", default=_D.seed, show_default=True, type=_count("seed"), help="Seed of the window order."
 )
+@sign_options
 @click.option(
     "--state-dir",
     type=Path,
@@ -135,6 +142,12 @@ def _count(name: str) -> click.IntRange:
     help="Steps between saved states.",
 )
 @click.option(
+    "--state-replace",
+    is_flag=True,
+    help="Delete the saved state before the next one is written, where the disk has no room for two: a run that is killed "
+    "(or a disk that fills) in between loses it.",
+)
+@click.option(
     "--resume",
     type=Path,
     help="Go on from the state in this folder, and save there unless --state-dir is given. Options and data must be the same.",
@@ -144,11 +157,12 @@ def _count(name: str) -> click.IntRange:
     type=Path,
     help="File that keeps the teacher's targets: made where there is none, else used; a teacher pass cut off goes on.",
 )
-@click.option(
-    "--profile", is_flag=True, help="Also print device time per op; the steps themselves get slower."
-)
+@watch_options
 @adapter_option
 @vram_option
+@click.option(
+    "--dry-run", is_flag=True, help="Only print what `nvgpu plan` says for these options; nothing is written."
+)
 @json_option
 def train(
     student: Path,
@@ -159,32 +173,56 @@ def train(
     vram: float | None,
     state_dir: Path | None,
     state_every: int,
+    state_replace: bool,
     resume: Path | None,
     topk_cache: Path | None,
-    profile: bool,
     as_json: bool,
+    dry_run: bool,
     **options: Any,
 ) -> None:
     """Distil STUDENT (compressed) against TEACHER (full precision), both CMF files.
 
     The scales h, l, g of every binary low-rank tensor and every RMSNorm gain are trained towards the teacher's top-k
-    next-token distribution; the checkpoint with the best held-out KL is written to a copy of STUDENT.
+    next-token distribution, and with --train-signs the signs too; the checkpoint with the best held-out KL is written to a
+    copy of STUDENT.
     """
-    settings = TrainOptions(**options)
+    signs, watching = sign_settings(options), watch_settings(options)
+    settings = TrainOptions(**options, signs=signs)
     folder = state_dir or resume
-    state = StateOptions(folder, state_every, resume) if folder else None
+    if dry_run:
+        _plan(student, teacher, settings, adapter, vram, as_json)
+        return
+    state = StateOptions(folder, state_every, resume, state_replace) if folder else None
     sources = [TextSource.parse(spec) for spec in calib]
     progress = ConsoleProgress()
     try:
-        device = open_device(adapter, budget=budget_bytes(vram))
-        report = run_training(
-            device, student, teacher, sources, output, settings, progress, state, topk_cache, profile
+        report = api.train(
+            student,
+            teacher,
+            sources,
+            output,
+            settings,
+            adapter=adapter,
+            vram=vram,
+            state=state,
+            topk_cache=topk_cache,
+            watching=watching,
+            progress=progress,
         )
     finally:
         progress.stop()
     if as_json:
         print_json(report.asdict())
         return
+    print_table(
+        f"trained {output}", [f"top-{settings.topk}, {report.options['precision']}", ""], _facts(report)
+    )
+    if report.profile is not None:
+        print_profile(report.profile)
+
+
+def _facts(report: TrainReport) -> list[list[str]]:
+    """Rows of the table about a run."""
     rows = [
         ["held-out KL, start", f"{report.kl_start:.5f}"],
         [f"held-out KL, best (step {report.best_step})", f"{report.kl_best:.5f}"],
@@ -195,11 +233,24 @@ def train(
             f"{report.steps} ({report.skipped}){', then the run diverged' * report.diverged}",
         ],
     ]
-    print_table(f"trained {output}", [f"top-{settings.topk}, {report.options['precision']}", ""], rows)
-    if report.profile is not None:
-        total = sum(row["seconds"] for row in report.profile)
-        shown = [
-            [row["op"], str(row["calls"]), f"{row['seconds']:.3f}", f"{100 * row['seconds'] / total:.1f}"]
-            for row in report.profile
-        ]
-        print_table("device time of the steps and evaluations", ["op", "calls", "s", "%"], shown)
+    if report.unscored:
+        rows.append(["batches without a row that counts", str(report.unscored)])
+    if report.signs is not None:
+        rows.append(["signs that differ from the start", f"{100 * report.signs['flipped_fraction']:.3f} %"])
+    return rows
+
+
+def _plan(
+    student: Path,
+    teacher: Path,
+    settings: TrainOptions,
+    adapter: str | None,
+    vram: float | None,
+    as_json: bool,
+) -> None:
+    from nvgpu.cli import plan  # which takes over the options above
+
+    with CmfFile.open(teacher) as theirs, CmfFile.open(student) as ours:
+        headers = Headers.of(theirs), Headers.of(ours)
+    found = plan.planned(*headers, settings, adapter, vram, probe=False)
+    plan.show(found, plan.reachable(headers[0]), as_json)

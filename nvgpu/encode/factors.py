@@ -46,6 +46,7 @@ class Problem:
     rank: int
     paths: int = 1
     gram: F64 | None = None  # [n, n], symmetric, positive semi-definite
+    seed: int = 0  # of what an encoder draws
 
     def weigh(self, a: F64) -> F64:
         """a G for a [.., n]."""
@@ -66,9 +67,13 @@ class Problem:
         diff = self.w - approx
         return max(float(np.vdot(diff, self.weigh(diff))), 0.0)
 
+    def squared_error(self, paths: Sequence[Path]) -> float:
+        """||(W - What) G^(1/2)||^2."""
+        return self.error2(dense(paths))
+
     def relative_error(self, paths: Sequence[Path]) -> float:
         """||(W - What) G^(1/2)|| / ||W G^(1/2)||; 0 for a zero matrix that is met exactly."""
-        error = self.error2(dense(paths))
+        error = self.squared_error(paths)
         return float(np.sqrt(error / self.norm2)) if self.norm2 > 0 else float(np.sqrt(error))
 
 

@@ -24,9 +24,9 @@ def blr_bpw(m: int, n: int, rank: int, paths: int) -> float:
     return blr_bits(m, n, rank, paths) / (m * n)
 
 
-def max_rank(m: int, n: int) -> int:
-    """The largest rank that singular vectors of [m, n] can fill, in whole steps and at least one step."""
-    return max(RANK_STEP, min(m, n) // RANK_STEP * RANK_STEP)
+def max_rank(m: int, n: int, times: int = 1) -> int:
+    """The largest rank, `times` what singular vectors of [m, n] can fill, in whole steps and at least one step."""
+    return max(RANK_STEP, times * min(m, n) // RANK_STEP * RANK_STEP)
 
 
 def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
@@ -41,8 +41,8 @@ def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
     return m, n
 
 
-def choose_rank(name: str, m: int, n: int, bpw: float, paths: int) -> int:
-    """The largest multiple of 8 whose bits per weight do not exceed `bpw`, at most `max_rank(m, n)`.
+def choose_rank(name: str, m: int, n: int, bpw: float, paths: int, times: int = 1) -> int:
+    """The largest multiple of 8 whose bits per weight do not exceed `bpw`, at most `max_rank(m, n, times)`.
 
     As the largest that fits, it can never be rounded up to a kernel's rank tile for free; the device pads it.
     Raises InputError naming the tensor and its least bits per weight when not even rank 8 fits.
@@ -60,7 +60,7 @@ def choose_rank(name: str, m: int, n: int, bpw: float, paths: int) -> int:
             f"{name} [{m}, {n}]: {bpw:g} bits per weight cannot be reached, "
             f"its least with --paths {paths} is {_ceil(least)}{other}"
         )
-    return min(rank, max_rank(m, n))
+    return min(rank, max_rank(m, n, times))
 
 
 def is_capped(shape: tuple[int, ...], rank: int, bpw: float, paths: int) -> bool:

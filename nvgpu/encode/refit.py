@@ -50,14 +50,14 @@ def refit_l(problem: Problem, paths: Sequence[Path]) -> list[Path]:
     return [replace(p, l=part) for p, part in zip(paths, parts, strict=True)]
 
 
-def refit(problem: Problem, paths: Sequence[Path]) -> list[Path]:
-    """Refits l, h and g in turn until a sweep gains less than 1e-4 of the squared error (at most 30 sweeps).
+def refit(problem: Problem, paths: Sequence[Path], sweeps: int = _SWEEPS) -> list[Path]:
+    """Refits l, h and g in turn until a sweep gains less than 1e-4 of the squared error, at most `sweeps` times.
 
     Returns paths whose error is at most that of the given ones, whatever the conditioning.
     """
     best = list(paths)
     best_error = problem.error2(_combine(best, [p.core() for p in best]))
-    for _ in range(_SWEEPS):
+    for _ in range(sweeps):
         trial = refit_l(problem, best)
         cores = [p.core() for p in trial]
         trial = refit_g(problem, refit_h(problem, trial, cores), cores)

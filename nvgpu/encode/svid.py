@@ -7,20 +7,23 @@ LAPACK throughout, no randomised decomposition.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from nvgpu.encode.factors import F64, Path, Problem, dense, signs
-from nvgpu.encode.refit import refit
+from nvgpu.encode.factors import F64, Path, Problem, signs
 
 
-def dual_svid(w: F64, rank: int) -> Path:
-    """One path for w [m, n]. Ranks beyond min(m, n) get l = 0. The Gram plays no part in the start."""
-    u, s, vt = np.linalg.svd(w, full_matrices=False)
+def svid_start(problem: Problem) -> Path:
+    """One path. Ranks beyond min(m, n) get l = 0. The Gram plays no part."""
+    rank = problem.rank
+    u, s, vt = np.linalg.svd(problem.w, full_matrices=False)
     root = np.sqrt(s[:rank])
     p = _pad(u[:, :rank] * root, rank, axis=1)
     q = _pad(root[:, None] * vt[:rank], rank, axis=0)
+    return from_factors(p, q)
+
+
+def from_factors(p: F64, q: F64) -> Path:
+    """The path of the signs and rank-one magnitudes of p [m, r] and q [r, n]."""
     h, l_u = rank_one(np.abs(p))
     l_v, g = rank_one(np.abs(q))
     return Path(h=h, u=signs(p), l=l_u * l_v, v=signs(q), g=g)
@@ -36,23 +39,6 @@ def rank_one(a: F64) -> tuple[F64, F64]:
     root = np.sqrt(sigma)
     x, y = (left / root, right * root) if sigma > 0 else (left, right * 0.0)
     return (y, x) if transposed else (x, y)
-
-
-def svid(problem: Problem) -> list[Path]:
-    """Plain Dual-SVID; a second path encodes the residual of the first at the same rank."""
-    paths = [dual_svid(problem.w, problem.rank)]
-    if problem.paths == 2:
-        paths.append(dual_svid(problem.w - dense(paths), problem.rank))
-    return paths
-
-
-def svid_refit(problem: Problem) -> list[Path]:
-    """Dual-SVID with exact refits of all scales; a second path starts from what the refitted first leaves."""
-    paths = refit(problem, [dual_svid(problem.w, problem.rank)])
-    if problem.paths == 2:
-        residual = replace(problem, w=problem.w - dense(paths), paths=1)
-        paths = refit(problem, [*paths, *refit(residual, [dual_svid(residual.w, residual.rank)])])
-    return paths
 
 
 def _pad(a: F64, size: int, axis: int) -> F64:

@@ -8,15 +8,15 @@ multiples of 8.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from nvgpu.errors import FormatError
 from nvgpu.formats.files import Bytes, byte_view
-
-Array = np.ndarray[Any, Any]
+from nvgpu.formats.quant.codec import Array, Codec, Shape
 
 MAGIC = 0x4C
 VERSION = 1
@@ -48,10 +48,10 @@ class BlrPath:
     u: Array
     v: Array
 
-    def dense(self) -> Array:
-        """diag(h) U diag(l) V diag(g), float32 `[m, n]`."""
-        h, middle, g = (a.astype(np.float32) for a in (self.h, self.l, self.g))
-        core: Array = (unpack_signs(self.u) * middle) @ unpack_signs(self.v)
+    def dense(self, rows: slice = slice(None)) -> Array:
+        """Rows of diag(h) U diag(l) V diag(g), float32 `[m, n]` without `rows`."""
+        h, middle, g = (a.astype(np.float32) for a in (self.h[rows], self.l, self.g))
+        core: Array = (unpack_signs(self.u[rows]) * middle) @ unpack_signs(self.v)
         core *= h[:, None]
         core *= g
         return core
@@ -120,11 +120,11 @@ class BlrTensor:
         """Bits per weight."""
         return self.bits / (self.m * self.n)
 
-    def dense(self) -> Array:
-        """The matrix, float32 `[m, n]`."""
-        total = self.paths[0].dense()
+    def dense(self, rows: slice = slice(None)) -> Array:
+        """Rows of the matrix, float32 `[m, n]` without `rows`."""
+        total = self.paths[0].dense(rows)
         for path in self.paths[1:]:
-            total += path.dense()
+            total += path.dense(rows)
         return total
 
 
@@ -171,6 +171,28 @@ def _parse_header(head: memoryview, where: str) -> tuple[int, int, int, int]:
         if not good:
             raise FormatError(f"{where}: BLR {field} is {found}, expected {expected}")
     return paths, r, m, n
+
+
+class BlrCodec(Codec):
+    """dtype 19: packed by `BlrTensor.pack`, never made from dense values here."""
+
+    encodes = False
+
+    def shape_error(self, shape: Shape) -> str | None:
+        return None if len(shape) == 2 else "expected two axes"
+
+    def nbytes(self, shape: Shape) -> None:
+        return None
+
+    def check(self, data: Array, shape: Shape, where: str) -> None:
+        check_payload(data[: HEADER.size], len(data), where, shape)
+
+    def decode_rows(self, data: Array, shape: Shape, begin: int, end: int, where: str) -> Array:
+        return BlrTensor.parse(data, where, shape).dense(slice(begin, end))
+
+    def factors(self, data: Array, shape: Shape) -> Iterator[Array]:
+        for path in BlrTensor.parse(data, "blr", shape).paths:
+            yield from (scale.astype(np.float32) for scale in (path.h, path.l, path.g))
 
 
 class _Cursor:

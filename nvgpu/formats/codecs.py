@@ -1,24 +1,27 @@
-"""Storage types of CMF tensors: sizes, encoding and decoding. docs/cmf.md has the layouts."""
+"""Storage types of CMF tensors: sizes, encoding and decoding. docs/cmf.md has the layouts, `quant` the codecs."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from nvgpu.errors import FormatError, InputError
-from nvgpu.formats import quant
-from nvgpu.formats.blr import BlrTensor
+from nvgpu.formats.blr import BlrCodec
 from nvgpu.formats.files import Bytes, byte_view
+from nvgpu.formats.quant.codec import Codec, matrix
+from nvgpu.formats.quant.floats import BFloat16, Float
+from nvgpu.formats.quant.q1 import Q1, Q1Sparse, Q1Ternary
+from nvgpu.formats.quant.q4 import Q4Block, Q4Ladder, Q4Tiled
+from nvgpu.formats.quant.q8 import Q8Row, Q8TwoField
+from nvgpu.formats.quant.vbit import VBit, VBitOffsets
 
 Array = np.ndarray[Any, Any]
 
 
 class Dtype(IntEnum):
-    """Ids of the tensor directory; any of them may stand in a file, `encode` writes those in `ENCODED`."""
+    """Ids of the tensor directory; every one is decoded, `encode` writes those in `ENCODED`."""
 
     F32 = 0
     F16 = 1
@@ -41,11 +44,26 @@ class Dtype(IntEnum):
         return self.name.lower()
 
 
+CODECS: dict[Dtype, Codec] = {
+    Dtype.F32: Float("<f4"),
+    Dtype.F16: Float("<f2"),
+    Dtype.BF16: BFloat16(),
+    Dtype.Q8_ROW: Q8Row(),
+    Dtype.Q4_BLOCK: Q4Block(),
+    Dtype.VBIT: VBit(),
+    Dtype.Q8_2F: Q8TwoField(),
+    Dtype.VBIT_RO: VBitOffsets(),
+    Dtype.Q4_TILED: Q4Tiled(),
+    Dtype.Q1: Q1(),
+    Dtype.Q1S: Q1Sparse(),
+    Dtype.Q1T: Q1Ternary(),
+    Dtype.Q4TP: Q4Ladder(),
+    Dtype.BLR: BlrCodec(),
+}
 ITEM_BYTES = {Dtype.F32: 4, Dtype.F16: 2, Dtype.BF16: 2}
-QUANTISED = (Dtype.Q8_ROW, Dtype.Q8_2F)
-ENCODED = (*ITEM_BYTES, *QUANTISED)
-_BLOCK = 1 << 22  # values checked at once
-_EXPONENTS = {Dtype.F32: ("<u4", 0x7F800000), Dtype.F16: ("<u2", 0x7C00), Dtype.BF16: ("<u2", 0x7F80)}
+ENCODED = tuple(dtype for dtype, codec in CODECS.items() if codec.encodes)
+QUANTISED = tuple(dtype for dtype in ENCODED if dtype not in ITEM_BYTES)
+FALLBACK = Dtype.Q8_2F  # for matrices whose rows are no whole groups of 32
 TWO_FIELD = (Dtype.Q8_2F, Dtype.VBIT, Dtype.VBIT_RO)
 
 
@@ -57,22 +75,32 @@ def dtype_by_name(name: str) -> Dtype:
     return known[name]
 
 
+def fitting(dtype: Dtype, shape: tuple[int, ...]) -> Dtype:
+    """`dtype`, or FALLBACK for a matrix that `dtype` cannot hold."""
+    return FALLBACK if len(shape) == 2 and CODECS[dtype].shape_error(shape) else dtype
+
+
 def nbytes(dtype: Dtype, shape: tuple[int, ...], where: str) -> int | None:
-    """Payload bytes; None for types whose payload states its own size (blr) or that have no codec here yet.
+    """Payload bytes; None for types whose payload states its own size (blr, vbit, vbit_ro, q1s, q1t).
 
     Raises:
         FormatError: a shape that the type cannot have.
     """
-    if dtype in ITEM_BYTES:
-        return math.prod(shape) * ITEM_BYTES[dtype]
-    if dtype in QUANTISED or dtype == Dtype.BLR:
-        if len(shape) != 2:
-            raise FormatError(f"{where}: {dtype.label} with shape {list(shape)}, expected two axes")
-        if dtype == Dtype.BLR:
-            return None
-        rows, cols = shape
-        return rows * cols + 2 * rows + (2 * cols if dtype == Dtype.Q8_2F else 0)
-    return None
+    problem = CODECS[dtype].shape_error(shape)
+    if problem:
+        raise FormatError(f"{where}: {dtype.label} with shape {list(shape)}, {problem}")
+    return CODECS[dtype].nbytes(shape)
+
+
+def size_bound(dtype: Dtype, shape: tuple[int, ...]) -> int:
+    """Bytes that a payload of `encode` stays within; exact where the type implies the size."""
+    return CODECS[dtype].bound(shape)
+
+
+def check_payload(raw: Bytes, dtype: Dtype, shape: tuple[int, ...], where: str) -> None:
+    """Raise FormatError where a payload is not one of that type and shape; reads its tables, not its weights."""
+    nbytes(dtype, shape, where)
+    CODECS[dtype].check(np.frombuffer(byte_view(raw), np.uint8), shape, where)
 
 
 def encode(values: Array, dtype: Dtype, name: str) -> Array:
@@ -83,12 +111,14 @@ def encode(values: Array, dtype: Dtype, name: str) -> Array:
     """
     if dtype not in ENCODED:
         raise InputError(f"tensor {name}: cannot be encoded as {dtype.label}")
-    if dtype in QUANTISED and values.ndim != 2:
-        raise InputError(f"tensor {name}: {dtype.label} with shape {list(values.shape)}, expected two axes")
+    problem = CODECS[dtype].shape_error(values.shape)
+    if problem:
+        raise InputError(f"tensor {name}: {dtype.label} with shape {list(values.shape)}, {problem}")
     values = np.ascontiguousarray(values, dtype=np.float32)
     if not np.isfinite(values).all():
         raise InputError(f"tensor {name}: holds infinite or NaN values")
-    payload = _ENCODERS[dtype](values)
+    with np.errstate(over="ignore", under="ignore"):
+        payload = CODECS[dtype].encode(values)
     if payload is None:
         largest = float(np.abs(values).max())
         raise InputError(f"tensor {name}: largest magnitude {largest:.6g} exceeds the range of {dtype.label}")
@@ -99,75 +129,24 @@ def decode(raw: Bytes, dtype: Dtype, shape: tuple[int, ...], where: str) -> Arra
     """A new float32 array of `shape` from a payload.
 
     Raises:
-        FormatError: a payload of the wrong size, or a type without a decoder; names `where`.
+        FormatError: a payload of the wrong size or structure; names `where`.
     """
+    return decode_rows(raw, dtype, shape, 0, matrix(shape)[0], where).reshape(shape)
+
+
+def decode_rows(raw: Bytes, dtype: Dtype, shape: tuple[int, ...], begin: int, end: int, where: str) -> Array:
+    """float32 `[end - begin, columns]`: rows along the first axis, the others flattened; reads no other rows' weights.
+
+    Raises:
+        FormatError: as `decode`.
+    """
+    check_payload(raw, dtype, shape, where)
     data = np.frombuffer(byte_view(raw), np.uint8)
-    if dtype == Dtype.BLR:
-        return BlrTensor.parse(data, where, shape).dense()
-    if dtype not in ENCODED:
-        raise FormatError(f"{where}: dtype {dtype.label} cannot be decoded yet")
-    expected = nbytes(dtype, shape, where)
-    if len(data) != expected:
-        raise FormatError(f"{where}: {len(data)} bytes, expected {expected} for {dtype.label} {list(shape)}")
-    values = _DECODERS[dtype](data, shape)
-    return values.reshape(shape)
+    with np.errstate(over="ignore", invalid="ignore"):  # scales of a damaged file: is_finite tells
+        return CODECS[dtype].decode_rows(data, shape, begin, end, where)
 
 
-def is_finite(raw: Array, dtype: Dtype, shape: tuple[int, ...]) -> bool:
-    """Whether a payload (u8) holds no NaN and no infinity; reads blocks and decodes nothing."""
-    if dtype == Dtype.BLR:
-        paths = BlrTensor.parse(raw, "BLR", shape).paths
-        return all(bool(np.isfinite(scale).all()) for path in paths for scale in (path.h, path.l, path.g))
-    if dtype in QUANTISED:  # scales in f16 stand behind the bytes
-        raw, dtype = raw[math.prod(shape) :], Dtype.F16
-    if dtype not in _EXPONENTS:  # no decoder: nothing here reads it
-        return True
-    kind, mask = _EXPONENTS[dtype]
-    words = raw.view(kind)
-    blocks = (words[i : i + _BLOCK] for i in range(0, len(words), _BLOCK))
-    return all(bool(((block & mask) != mask).all()) for block in blocks)
-
-
-def _bytes(values: Array) -> Array:
-    return values.reshape(-1).view(np.uint8)
-
-
-def _encode_f32(values: Array) -> Array | None:
-    return _bytes(values.astype("<f4"))
-
-
-def _encode_f16(values: Array) -> Array | None:
-    with np.errstate(over="ignore", under="ignore"):
-        half = values.astype("<f2")
-    return _bytes(half) if np.isfinite(half).all() else None
-
-
-def _encode_bf16(values: Array) -> Array | None:
-    bits = values.view(np.uint32)
-    bits = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
-    half = (bits >> np.uint32(16)).astype("<u2")
-    return _bytes(half) if ((half & 0x7F80) != 0x7F80).all() else None
-
-
-def _decode_bf16(data: Array, shape: tuple[int, ...]) -> Array:
-    return (data.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def _decode_float(kind: str) -> Callable[[Array, tuple[int, ...]], Array]:
-    return lambda data, shape: data.view(kind).astype(np.float32)
-
-
-_ENCODERS: dict[Dtype, Callable[[Array], Array | None]] = {
-    Dtype.F32: _encode_f32,
-    Dtype.F16: _encode_f16,
-    Dtype.BF16: _encode_bf16,
-    Dtype.Q8_ROW: quant.encode_q8_row,
-    Dtype.Q8_2F: quant.encode_q8_2f,
-}
-_DECODERS: dict[Dtype, Callable[[Array, tuple[int, ...]], Array]] = {
-    Dtype.F32: _decode_float("<f4"),
-    Dtype.F16: _decode_float("<f2"),
-    Dtype.BF16: _decode_bf16,
-    Dtype.Q8_ROW: quant.decode_q8_row,
-    Dtype.Q8_2F: quant.decode_q8_2f,
-}
+def is_finite(raw: Bytes, dtype: Dtype, shape: tuple[int, ...]) -> bool:
+    """Whether a payload that `check_payload` accepts decodes without NaN and infinity; looks at floats and scales."""
+    data = np.frombuffer(byte_view(raw), np.uint8)
+    return all(bool(np.isfinite(part).all()) for part in CODECS[dtype].factors(data, shape))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,6 +22,9 @@ SECTIONS = ("header", "directory", "data", "masks", "vocab", "index")
 
 TENSOR_DIRECTORY, BINARY_MASKS, TWO_FIELD_QUANT = 1 << 0, 1 << 1, 1 << 2
 KNOWN_FEATURES = TENSOR_DIRECTORY | BINARY_MASKS | TWO_FIELD_QUANT
+
+_MOST_WEIGHTS = 1 << 60  # more no array can have, not even one with an empty axis
+Report = Callable[[FormatError], None]
 
 _ENVELOPE = struct.Struct("<4sIII12QQQ")
 _COUNTS = struct.Struct("<QQ")
@@ -56,6 +60,11 @@ class TensorEntry:
     hash: int
 
 
+def refuse(error: FormatError) -> None:
+    """The usual `Report`: the first thing that is wrong ends the reading."""
+    raise error
+
+
 def parse_envelope(data: bytes, file_bytes: int, where: str) -> Envelope:
     """Read the first 128 bytes of a file of `file_bytes`; raises FormatError for anything out of order."""
     if len(data) < ENVELOPE_BYTES:
@@ -85,11 +94,13 @@ def parse_envelope(data: bytes, file_bytes: int, where: str) -> Envelope:
     return Envelope(features, sections, header_hash, directory_hash)
 
 
-def parse_directory(data: bytes, data_bytes: int, where: str) -> dict[str, TensorEntry]:
-    """Read the directory section of a file whose data section has `data_bytes`.
+def parse_directory(
+    data: bytes, data_bytes: int, where: str, report: Report = refuse
+) -> dict[str, TensorEntry]:
+    """Read the directory section of a file whose data section has `data_bytes`; a bad record goes to `report`.
 
     Raises:
-        FormatError: any record, name, bound or size that is not as it must be.
+        FormatError: a count that cannot be; by default also any record, name, bound or size that is not as it must be.
     """
     if len(data) < _COUNTS.size:
         raise FormatError(
@@ -105,11 +116,15 @@ def parse_directory(data: bytes, data_bytes: int, where: str) -> dict[str, Tenso
     entries: dict[str, TensorEntry] = {}
     names = data[pool:]
     for i in range(count):
-        entry = _parse_record(data, i, names, where)
-        if entry.name in entries:
-            raise FormatError(f"{where}: tensor {entry.name} stands twice in the directory")
-        _check_entry(entry, data_bytes, where)
-        entries[entry.name] = entry
+        try:
+            entry = _parse_record(data, i, names, where)
+            if entry.name in entries:
+                raise FormatError(f"{where}: tensor {entry.name} stands twice in the directory")
+            _check_entry(entry, data_bytes, where)
+        except FormatError as e:
+            report(e)
+        else:
+            entries[entry.name] = entry
     return entries
 
 
@@ -141,6 +156,8 @@ def _check_entry(entry: TensorEntry, data_bytes: int, where: str) -> None:
             f"{what}: spans bytes {entry.offset} to {entry.offset + entry.nbytes} "
             f"of a data section of {data_bytes}"
         )
+    if math.prod(n for n in entry.shape if n) >= _MOST_WEIGHTS:
+        raise FormatError(f"{what}: shape {list(entry.shape)}, expected fewer than 2^60 weights")
     expected = codecs.nbytes(entry.dtype, entry.shape, what)
     if expected is not None and entry.nbytes != expected:
         raise FormatError(
@@ -148,8 +165,10 @@ def _check_entry(entry: TensorEntry, data_bytes: int, where: str) -> None:
         )
 
 
-def check_overlaps(envelope: Envelope, entries: Iterable[TensorEntry], where: str) -> None:
-    """Raise FormatError where two tensors or sections share bytes.
+def check_overlaps(
+    envelope: Envelope, entries: Iterable[TensorEntry], where: str, report: Report = refuse
+) -> None:
+    """Report every two neighbours among tensors and sections that share bytes.
 
     A section inside the span of the data section is fine between tensors: append-only growth leaves it there.
     """
@@ -167,7 +186,7 @@ def check_overlaps(envelope: Envelope, entries: Iterable[TensorEntry], where: st
     spans.sort()
     for (_, end, first), (begin, _, second) in pairwise(spans):
         if begin < end:
-            raise FormatError(f"{where}: {first} and {second} overlap")
+            report(FormatError(f"{where}: {first} and {second} overlap"))
 
 
 def directory_bytes(names: Sequence[bytes]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import mmap
@@ -22,6 +23,8 @@ from nvgpu.errors import FormatError, InputError, OutputError
 Bytes = bytes | bytearray | memoryview | np.ndarray[Any, Any]
 PathLike = str | os.PathLike[str]
 
+TEMPORARY = ".nvgpu-*.tmp"
+"""Names of what is not written whole yet."""
 _LFS = b"version https://git-lfs"
 
 
@@ -84,6 +87,19 @@ def map_file(path: Path) -> mmap.mmap | bytes:
 def read_file(path: Path) -> bytes:
     """The whole content; raises as `map_file`."""
     return bytes(map_file(path)[:])
+
+
+def read_array(path: Path) -> np.ndarray[Any, Any]:
+    """An array that `np.save` wrote, without pickles; raises FormatError for anything else, else as `map_file`."""
+    try:
+        values = np.load(io.BytesIO(read_file(path)), allow_pickle=False)
+    except InputError:
+        raise
+    except Exception as e:  # numpy evaluates the header with Python's parser, and takes zip files too
+        raise FormatError(f"{path}: damaged, or no array of numpy: {one_line(e)}") from e
+    if not isinstance(values, np.ndarray):
+        raise FormatError(f"{path}: several arrays, expected one")
+    return values
 
 
 def parse_json_object(data: bytes, where: str) -> dict[str, Any]:

@@ -15,7 +15,8 @@ import numpy as np
 from nvgpu import __version__
 from nvgpu.errors import FormatError, InputError
 from nvgpu.formats import codecs
-from nvgpu.formats.cmf import CmfFile, CmfWriter
+from nvgpu.formats.cmf import CmfFile
+from nvgpu.formats.cmf_writer import model_writer
 from nvgpu.formats.codecs import Dtype, dtype_by_name
 from nvgpu.formats.files import (
     Bytes,
@@ -59,23 +60,31 @@ _READ = (
 class ImportReport:
     """What an import wrote.
 
-    `left_out`: names by kind. `rounding`: the largest relative error of a 1-D tensor in f16, and its name.
+    `left_out`: names by kind. `fell_back`: matrices that the chosen type cannot hold. `rounding`: the largest
+    relative error of a 1-D tensor in f16, and its name.
     """
 
-    output: Path
+    outputs: list[Path]
     tensors: int
     dtypes: dict[str, int]
     left_out: dict[str, list[str]]
+    fell_back: list[str]
     nbytes: int = 0
     rounding: tuple[float, str] = field(default=(0.0, ""))
 
     def lines(self) -> list[str]:
         """The report for a reader."""
         counts = ", ".join(f"{n} {dtype}" for dtype, n in self.dtypes.items())
-        lines = [f"wrote {self.output}: {self.tensors} tensors ({counts}), {self.nbytes} bytes"]
-        for kind, names in self.left_out.items():
+        more = f" and {len(self.outputs) - 1} more shards" if len(self.outputs) > 1 else ""
+        lines = [f"wrote {self.outputs[0]}{more}: {self.tensors} tensors ({counts}), {self.nbytes} bytes"]
+        listed = {f"left out, {kind}": names for kind, names in self.left_out.items()}
+        if self.fell_back:
+            listed[f"stored as {codecs.FALLBACK.label}, since their rows are no whole groups"] = (
+                self.fell_back
+            )
+        for what, names in listed.items():
             more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-            lines.append(f"left out, {kind}: {', '.join(names[:_NAMES_SHOWN])}{more}")
+            lines.append(f"{what}: {', '.join(names[:_NAMES_SHOWN])}{more}")
         error, name = self.rounding
         if error:
             lines.append(f"largest relative rounding of a 1-D tensor to f16: {error:.2g} ({name})")
@@ -83,12 +92,18 @@ class ImportReport:
 
 
 def import_hf(
-    folder: PathLike, output: PathLike, *, dtype: str | None = None, progress: Progress | None = None
+    folder: PathLike,
+    output: PathLike,
+    *,
+    dtype: str | None = None,
+    shard_bytes: int | None = None,
+    progress: Progress | None = None,
 ) -> ImportReport:
     """Turn a Hugging Face folder of the Qwen3.5 family into a CMF file, in one pass over the weights.
 
-    `dtype` (f32, f16, bf16, q8_row, q8_2f) is the storage of matrices; None keeps the checkpoint's. 1-D
-    tensors are f16, or f32 where the matrices are f32. in_proj_a, in_proj_b and conv1d are never quantised.
+    `dtype`, a name that `dtype_by_name` knows, is the storage of matrices; None keeps the checkpoint's. Matrices that
+    it cannot hold become q8_2f. 1-D tensors are f16, or f32 where the matrices are f32. in_proj_a, in_proj_b and
+    conv1d are never quantised. With `shard_bytes` the payloads of a file stay within it, in as many files as that takes.
 
     Raises:
         InputError, FormatError: something about the folder; names the file and the tensor.
@@ -99,18 +114,22 @@ def import_hf(
         raise InputError(f"{folder}: {'not a folder' if os.path.exists(folder) else 'no such folder'}")
     chosen = dtype_by_name(dtype) if dtype is not None else None
     source = _Source(folder)
-    check_target(Path(output), [*map(folder.joinpath, _READ), *{t.path for t in source.tensors.values()}])
+    inputs = [*map(folder.joinpath, _READ), *{t.path for t in source.tensors.values()}]
     entries = [
         (name, storage_dtype(name, t, chosen, source.dtype), t.shape) for name, t in source.tensors.items()
     ]
     counts: dict[str, int] = {}
     for _, kind, _ in entries:
         counts[kind.label] = counts.get(kind.label, 0) + 1
-    report = ImportReport(Path(output), len(entries), counts, source.left_out)
+    fell_back = [name for name, kind, _ in entries if kind == codecs.FALLBACK != chosen]
+    report = ImportReport([Path(output)], len(entries), counts, source.left_out, fell_back)
     header = source.header(source.dtype if chosen is None else chosen)
     if progress is not None:
         progress.start("convert", len(entries), "tensors")
-    with CmfWriter(output, header, entries, source.tokenizer_json) as writer:
+    writer = model_writer(output, header, entries, source.tokenizer_json, shard_bytes=shard_bytes)
+    for path in writer.paths:
+        check_target(path, inputs)
+    with writer:
         for name, kind, shape in entries:
             tensor = source.tensors[name]
             writer.write(name, _converted(name, tensor, kind))
@@ -118,7 +137,8 @@ def import_hf(
                 report.rounding = max(report.rounding, (_f16_error(tensor), name))
             if progress is not None:
                 progress.advance()
-    report.nbytes = Path(output).stat().st_size
+    report.outputs = writer.paths
+    report.nbytes = sum(path.stat().st_size for path in writer.paths)
     return report
 
 
@@ -128,7 +148,7 @@ def storage_dtype(name: str, tensor: StoredTensor, chosen: Dtype | None, checkpo
         return Dtype.F32 if (checkpoint if chosen is None else chosen) == Dtype.F32 else Dtype.F16
     wanted = chosen if chosen is not None else FLOAT_NAMES[tensor.dtype]
     small = name.endswith(SMALL_LINEARS) or len(tensor.shape) != 2 or math.prod(tensor.shape) < 32
-    return Dtype.F16 if small and wanted in codecs.QUANTISED else wanted
+    return Dtype.F16 if small and wanted in codecs.QUANTISED else codecs.fitting(wanted, tensor.shape)
 
 
 class _Source:

@@ -1,7 +1,11 @@
 """Text corpora: plain text and .jsonl files to ids, no more of a file than is needed.
 
-A plain file is one document. A line of a .jsonl file is one: an object with `text`, or else with `messages`,
-rendered by the model's chat template. The ids of documents follow each other without a separator.
+A plain file is one document. A line of a .jsonl file is one: an object with `text`, or else a conversation, rendered by the
+model's chat template: `messages` (each with role and content), or ShareGPT's `conversations` (each with from and value).
+The ids of documents follow each other without a separator.
+
+Every id has a row, which predicts the id behind it. With `loss_on` "all" every row counts; with "answer" those that predict
+an id of an assistant's turn, the token that ends the turn included, and nothing of plain text.
 
 Where only the first ids are wanted, a plain file is tokenised in chunks. A chunk ends after a line break that
 stands between two characters that are no white space. Tokenizers that split at white space before they merge
@@ -24,12 +28,36 @@ from typing import Any, Self
 import numpy as np
 
 from nvgpu.errors import FormatError, InputError
+from nvgpu.formats.chat import Conversation
 from nvgpu.formats.files import reason, require_regular
-from nvgpu.formats.tokenizer import Ids, Tokenizer
+from nvgpu.formats.tokenizer import Ids, Marks, Tokenizer
+
+LOSS_ON = ("all", "answer")
+Weights = np.ndarray[Any, np.dtype[np.float32]]
 
 _CHUNK_BYTES = 1 << 18
 _BOM = b"\xef\xbb\xbf"
 _CUT = re.compile(r"(?<=\S)\n(?=\S)")
+_SHAREGPT_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+}
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """u32 ids `[n]`, and f32 weights `[n]` of their rows: 1 where a row counts in the loss, 0 where it does not."""
+
+    ids: Ids
+    weights: Weights
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 @dataclass(frozen=True)
@@ -58,33 +86,37 @@ class TextSource:
         return cls(Path(path), value)
 
 
-def tokens(source: TextSource, tokenizer: Tokenizer, limit: int) -> Ids:
+def tokens(source: TextSource, tokenizer: Tokenizer, limit: int, loss_on: str = "all") -> Tokens:
     """The first `limit` ids of a source, fewer where it has fewer.
 
     Raises:
-        InputError: an unreadable file. FormatError: invalid UTF-8 or a malformed line, with its place.
+        InputError: an unreadable file, or with `loss_on` "answer" a conversation whose answers cannot be told.
+        FormatError: invalid UTF-8 or a malformed line, with its place.
     """
-    stream = _Stream(source, tokenizer)
+    stream = _Stream(source, tokenizer, loss_on)
     stream.fill(limit)
     return stream.take(limit)
 
 
-def read_all(path: Path, tokenizer: Tokenizer) -> Ids:
+def read_all(path: Path, tokenizer: Tokenizer, loss_on: str = "all") -> Tokens:
     """Every id of a file; a plain file is tokenised as a whole. Raises as `tokens`."""
     if _is_jsonl(path):
-        stream = _Stream(TextSource(path), tokenizer)
+        stream = _Stream(TextSource(path), tokenizer, loss_on)
         stream.fill(None)
         return stream.take(None)
-    return tokenizer.encode("".join(_text_blocks(path)))
+    ids = tokenizer.encode("".join(_text_blocks(path)))
+    return Tokens(ids, np.full(len(ids), loss_on == "all", np.float32))
 
 
-def split_budget(sources: Sequence[TextSource], tokenizer: Tokenizer, budget: int) -> list[Ids]:
-    """The ids of every source, `budget` in all, shared in proportion to the weights.
+def split_budget(
+    sources: Sequence[TextSource], tokenizer: Tokenizer, budget: int, loss_on: str = "all"
+) -> list[Tokens]:
+    """The tokens of every source, `budget` in all, shared in proportion to the weights.
 
     What a source is too small to give goes to the others, again by weight; with too little text in all
     of them everything is returned. Shares are rounded so that they add up. Raises as `tokens`.
     """
-    streams = [_Stream(source, tokenizer) for source in sources]
+    streams = [_Stream(source, tokenizer, loss_on) for source in sources]
     shares = [0] * len(streams)
     while True:
         left = budget - sum(s.count for s in streams if s.exhausted)
@@ -115,12 +147,14 @@ def _shares(weights: Sequence[float], total: int) -> list[int]:
 
 
 class _Stream:
-    """Ids of a source, tokenised as far as asked for; `exhausted` once the file has no more."""
+    """Tokens of a source, tokenised as far as asked for; `exhausted` once the file has no more."""
 
-    def __init__(self, source: TextSource, tokenizer: Tokenizer) -> None:
+    def __init__(self, source: TextSource, tokenizer: Tokenizer, loss_on: str) -> None:
         self._tokenizer = tokenizer
-        self._batches = _batches(source.path, tokenizer)
+        self._answers = loss_on == "answer"
+        self._batches = _batches(source.path, tokenizer, self._answers)
         self._parts: list[Ids] = []
+        self._said: list[Marks] = []  # of answers only: which ids are part of one
         self.count = 0
         self.exhausted = False
 
@@ -131,26 +165,40 @@ class _Stream:
             if batch is None:
                 self.exhausted = True
             else:
-                self._parts.append(self._tokenizer.encode_all(batch))
-                self.count += len(self._parts[-1])
+                self._add(batch)
 
-    def take(self, count: int | None) -> Ids:
-        return np.concatenate([np.zeros(0, np.uint32), *self._parts])[:count]
+    def _add(self, batch: list[Conversation]) -> None:
+        if self._answers:
+            for document in batch:
+                ids, said = self._tokenizer.encode_marked(document.text, document.answers)
+                self._parts.append(ids)
+                self._said.append(said)
+                self.count += len(ids)
+        else:
+            self._parts.append(self._tokenizer.encode_all([document.text for document in batch]))
+            self.count += len(self._parts[-1])
+
+    def take(self, count: int | None) -> Tokens:
+        ids = np.concatenate([np.zeros(0, np.uint32), *self._parts])
+        if not self._answers:
+            return Tokens(ids[:count], np.ones(len(ids[:count]), np.float32))
+        said = np.concatenate([np.zeros(0, bool), *self._said, [False]])
+        return Tokens(ids[:count], said[1 : len(ids) + 1][:count].astype(np.float32))
 
 
 def _is_jsonl(path: Path) -> bool:
     return path.suffix.lower() == ".jsonl"
 
 
-def _batches(path: Path, tokenizer: Tokenizer) -> Iterator[list[str]]:
-    """Documents, or chunks of one, in groups worth a call."""
+def _batches(path: Path, tokenizer: Tokenizer, answers: bool) -> Iterator[list[Conversation]]:
+    """Documents, or chunks of one, in groups worth a call; with `answers` conversations have theirs."""
     if not _is_jsonl(path):
-        yield from ([chunk] for chunk in _chunks(_text_blocks(path)))
+        yield from ([Conversation(chunk, ())] for chunk in _chunks(_text_blocks(path)))
         return
     batch, size = [], 0
-    for document in _documents(path, tokenizer):
+    for document in _documents(path, tokenizer, answers):
         batch.append(document)
-        size += len(document)
+        size += len(document.text)
         if size >= _CHUNK_BYTES:
             yield batch
             batch, size = [], 0
@@ -212,29 +260,34 @@ def _lines(path: Path) -> Iterator[bytes]:
             rest = [line]
 
 
-def _documents(path: Path, tokenizer: Tokenizer) -> Iterator[str]:
+def _documents(path: Path, tokenizer: Tokenizer, answers: bool) -> Iterator[Conversation]:
     for number, line in enumerate(_lines(path), 1):
         line = line.removeprefix(_BOM) if number == 1 else line
         if line.strip():
-            yield _document(line, f"{path}:{number}", tokenizer)
+            yield _document(line, f"{path}:{number}", tokenizer, answers)
 
 
-def _document(line: bytes, where: str, tokenizer: Tokenizer) -> str:
+def _document(line: bytes, where: str, tokenizer: Tokenizer, answers: bool) -> Conversation:
     record = _record(line, where)
     if "text" in record:
         text = record["text"]
         if not isinstance(text, str):
             raise FormatError(f"{where}: text is {type(text).__name__}, expected a string")
-    elif "messages" in record:
-        text = tokenizer.render_chat(_messages(record["messages"], where), where)
+        document = Conversation(text, ())
+    elif "messages" in record or "conversations" in record:
+        messages = _messages(record, where)
+        if answers:
+            document = tokenizer.render_answers(messages, where)
+        else:
+            document = Conversation(tokenizer.render_chat(messages, where), ())
     else:
-        raise FormatError(f"{where}: an object without text or messages")
-    if not text.isascii():
+        raise FormatError(f"{where}: an object without text, messages or conversations")
+    if not document.text.isascii():
         try:
-            text.encode("utf-8")
+            document.text.encode("utf-8")
         except UnicodeEncodeError as e:
             raise FormatError(f"{where}: holds half of a surrogate pair") from e
-    return text
+    return document
 
 
 def _record(line: bytes, where: str) -> dict[str, Any]:
@@ -251,10 +304,24 @@ def _record(line: bytes, where: str) -> dict[str, Any]:
     return record
 
 
-def _messages(messages: Any, where: str) -> list[dict[str, Any]]:
+def _messages(record: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """The messages of a conversation, those of ShareGPT renamed."""
+    key = "messages" if "messages" in record else "conversations"
+    messages = record[key]
     if not isinstance(messages, list) or not messages:
-        raise FormatError(f"{where}: messages is not a list with at least one message")
+        raise FormatError(f"{where}: {key} is not a list with at least one message")
+    if key == "conversations":
+        messages = [_from_sharegpt(message, f"{where}: message {i}") for i, message in enumerate(messages)]
     for i, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise FormatError(f"{where}: message {i} is not an object with a role")
     return messages
+
+
+def _from_sharegpt(message: Any, where: str) -> Any:
+    if not isinstance(message, dict) or "from" not in message:
+        return message
+    speaker = message["from"]
+    if not isinstance(speaker, str) or speaker not in _SHAREGPT_ROLES:
+        raise FormatError(f"{where} is from {speaker!r:.80}, expected one of {', '.join(_SHAREGPT_ROLES)}")
+    return {"role": _SHAREGPT_ROLES[speaker], "content": message.get("value")}

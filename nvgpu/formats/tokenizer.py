@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
+import numba
 import numpy as np
 import tokenizers
 
 from nvgpu.errors import FormatError
-from nvgpu.formats.chat import ChatTemplate, Message
+from nvgpu.formats.chat import ChatTemplate, Conversation, Message, Span
 from nvgpu.formats.cmf import CmfFile
 from nvgpu.formats.files import one_line
 
 Ids = np.ndarray[Any, np.dtype[np.uint32]]
+Marks = np.ndarray[Any, np.dtype[np.bool_]]
 T = TypeVar("T")
+
+_MOST_BYTES = 256 << 20
+_MOST_NESTED = 64  # real ones stay below 10
 
 
 class Tokenizer:
@@ -36,6 +41,7 @@ class Tokenizer:
         Raises:
             FormatError: not a tokenizer, or a chat template that is not valid; names `where`.
         """
+        _check_size(data, where)
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as e:
@@ -47,7 +53,8 @@ class Tokenizer:
         source = bundle.get("chat_template")
         if source is not None and not isinstance(source, str):
             raise FormatError(f"{where}: chat_template is {type(source).__name__}, expected a string")
-        return cls(inner, where, ChatTemplate(source, where, _special_tokens(inner, bundle)))
+        added = [token.content for token in inner.get_added_tokens_decoder().values()]
+        return cls(inner, where, ChatTemplate(source, where, _special_tokens(inner, bundle), added))
 
     @classmethod
     def of(cls, model: CmfFile) -> Self:
@@ -73,6 +80,15 @@ class Tokenizer:
         )
         return np.concatenate([np.zeros(0, np.uint32), *(np.array(e.ids, np.uint32) for e in encodings)])
 
+    def encode_marked(self, text: str, spans: Sequence[Span]) -> tuple[Ids, Marks]:
+        """Ids of a text, and which of them begin inside one of the ascending `spans` of its characters."""
+        encoding = _guarded(
+            lambda: self._inner.encode(text, add_special_tokens=False), self.where, "cannot tokenise"
+        )
+        starts = np.array([first for first, _ in encoding.offsets], np.int64)
+        edges = np.array(spans, np.int64).reshape(-1)
+        return np.array(encoding.ids, np.uint32), np.searchsorted(edges, starts, side="right") % 2 == 1
+
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """Text of the ids, added tokens included."""
         plain = [int(i) for i in ids]
@@ -90,6 +106,11 @@ class Tokenizer:
         self.chat_fallback_used |= self._template.fallback
         return self._template.render(messages, where)
 
+    def render_answers(self, messages: Sequence[Message], where: str) -> Conversation:
+        """`render_chat`, and where the assistant's turns are in the text. Raises InputError also where that cannot be told."""
+        self.chat_fallback_used |= self._template.fallback
+        return self._template.answers(messages, where)
+
 
 def same_tokenizer(a: Tokenizer, b: Tokenizer) -> str | None:
     """None if both map the same tokens to the same ids, else the first difference in id order, as text."""
@@ -101,6 +122,34 @@ def same_tokenizer(a: Tokenizer, b: Tokenizer) -> str | None:
     token = min(differing, key=lambda t: (min(ours.get(t, big), theirs.get(t, big)), t))
     pair = [f"id {vocab[token]}" if token in vocab else "missing" for vocab in (ours, theirs)]
     return f"token {token!r} is {pair[0]} in the first and {pair[1]} in the second"
+
+
+def _check_size(data: bytes, where: str) -> None:
+    """Refuse what would take the library's parser out of its depth, before it sees it."""
+    if len(data) > _MOST_BYTES:
+        raise FormatError(f"{where}: {len(data)} bytes, expected at most {_MOST_BYTES} of a tokenizer")
+    depth = int(_nesting(np.frombuffer(data, np.uint8)))
+    if depth > _MOST_NESTED:
+        raise FormatError(f"{where}: nested {depth} deep, expected at most {_MOST_NESTED}")
+
+
+@numba.njit(cache=True)
+def _nesting(data: np.ndarray[Any, Any]) -> int:
+    """The deepest nesting of brackets and braces outside of strings."""
+    depth = deepest = 0
+    quoted = escaped = False
+    for byte in data:
+        if quoted:
+            quoted = escaped or byte != 34
+            escaped = not escaped and byte == 92
+        elif byte == 34:
+            quoted = True
+        elif byte in (91, 123):
+            depth += 1
+            deepest = max(deepest, depth)
+        elif byte in (93, 125):
+            depth -= 1
+    return deepest
 
 
 def _special_tokens(inner: tokenizers.Tokenizer, bundle: Mapping[str, Any]) -> dict[str, str]:

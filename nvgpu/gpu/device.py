@@ -113,6 +113,7 @@ class Device:
         self.memory = MemoryAccount()
         self.budget = 0  # bytes that may be in use at a time; 0: no bound
         self.waited = 0.0  # seconds the host has spent in reads, waiting for the device
+        self.uploaded = self.read_back = 0  # bytes moved to the device and back
         self.plans: dict[
             Any, Any
         ] = {}  # resolved op calls, kept here so that they live as long as their pipelines
@@ -210,6 +211,7 @@ class Device:
             )
         with translated(f"write to {buffer.name}"):
             self.raw.queue.write_buffer(buffer.raw, buffer.offset, data)
+        self.uploaded += data.nbytes
 
     def read(self, buffer: Buffer) -> np.ndarray[Any, Any]:
         """The content of `buffer`, shaped and typed; waits for the work submitted before."""
@@ -219,6 +221,7 @@ class Device:
         with translated(f"read of {buffer.name}"):
             data = self.raw.queue.read_buffer(buffer.raw, buffer.offset, round_up(buffer.nbytes, 4))
         self.waited += time.perf_counter() - began
+        self.read_back += buffer.nbytes
         return np.frombuffer(data, DTYPES[buffer.dtype], buffer.size).reshape(buffer.shape)
 
     # ── pipelines and bind groups ──

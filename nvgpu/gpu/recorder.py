@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +22,7 @@ class Recorder:
     """Records work for one device; used as a context manager it submits at the end.
 
     `precision`: `f32`, or `mixed` to let GEMMs round their f32 inputs to f16 (where matrix units run).
-    With a profiler each dispatch gets its own pass and two timestamps; without one, consecutive dispatches share a pass.
+    With a profiler that has timestamps each dispatch gets its own pass and two of them; else consecutive dispatches share one.
     """
 
     def __init__(self, device: Device, profiler: Profiler | None = None, precision: str = "f32") -> None:
@@ -66,7 +68,7 @@ class Recorder:
         group = self.device.bind_group(pipeline, buffers, params)
         self._last = pipeline.label
         with translated(pipeline.label):
-            if self.profiler is not None:
+            if self.profiler is not None and self.profiler.timestamps:
                 self._end_pass()
                 with self.profiler.timed_pass(self._encoder_now(), pipeline.label) as timed:
                     _run(timed, pipeline, group, groups)
@@ -75,9 +77,19 @@ class Recorder:
                     self._pass = self._encoder_now().begin_compute_pass()
                 _run(self._pass, pipeline, group, groups)
         self.dispatches += 1
+        if self.profiler is not None:
+            self.profiler.dispatches += 1
         self._seconds += max(flops / self._flops_rate, nbytes / self._bytes_rate)
         if self._seconds > _SECONDS_PER_SUBMISSION or (self.profiler is not None and self.profiler.full):
             self.flush()
+
+    def phase(self, name: str, *, whole: bool = False) -> AbstractContextManager[None]:
+        """What is recorded inside belongs to this phase: see `Profiler.phase`."""
+        return self.profiler.phase(name, whole=whole) if self.profiler is not None else nullcontext()
+
+    def step(self) -> AbstractContextManager[None]:
+        """Around a training step."""
+        return self.profiler.step() if self.profiler is not None else nullcontext()
 
     def copy(self, source: Buffer, target: Buffer) -> None:
         """Copy the whole of `source` over `target` (same byte count)."""
@@ -107,12 +119,13 @@ class Recorder:
         with translated(f"submission that ends with {self._last}"):
             if self.profiler is not None:
                 self.profiler.resolve(self._encoder)
-            self.device.raw.queue.submit([self._encoder.finish()])
+            commands, at = self._encoder.finish(), time.perf_counter()
+            self.device.raw.queue.submit([commands])
         self._encoder = None
         self._seconds = 0.0
         self.submissions += 1
         if self.profiler is not None:
-            self.profiler.collect()
+            self.profiler.submitted(at)
 
     def _encoder_now(self) -> Any:
         if self._encoder is None:

@@ -44,6 +44,7 @@ class Staging:
             self._raw.unmap()
             for target, offset in zip(targets, offsets(targets), strict=True):
                 recorder.copy_raw(self._raw, offset, target, round_up(target.nbytes, 4))
+                self.device.uploaded += target.nbytes
             recorder.flush()
             self._remap = self._raw.map_async("WRITE")
 

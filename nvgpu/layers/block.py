@@ -37,19 +37,25 @@ class Block:
     eps: float
     gemma: bool
 
+    @property
+    def kind(self) -> str:
+        return "attention" if isinstance(self.mixer, Attention) else "gdn"
+
     def forward(self, rec: Recorder, ws: Workspace, x: Buffer, y: Buffer) -> BlockSaved:
         """x, y `[N, C]`; the saved buffers live until the next block runs."""
-        # 1. n1 = norm1(x)
-        n1 = norm_forward(rec, ws, "norm1", self.norm1, x, self.eps, self.gemma)
-        # 2. x2 = x + mixer(n1)
         x2, branch = ws.buf("block.x2", x.shape), ws.buf("block.branch", x.shape)
-        mixer = self.mixer.forward(rec, ws, n1, branch)
-        elementwise.add(rec, a=x, b=branch, y=x2)
-        # 3. n2 = norm2(x2)
-        n2 = norm_forward(rec, ws, "norm2", self.norm2, x2, self.eps, self.gemma)
-        # 4. y = x2 + mlp(n2)
-        mlp = self.mlp.forward(rec, ws, n2, branch)
-        elementwise.add(rec, a=x2, b=branch, y=y)
+        with rec.phase(self.kind):
+            # 1. n1 = norm1(x)
+            n1 = norm_forward(rec, ws, "norm1", self.norm1, x, self.eps, self.gemma)
+            # 2. x2 = x + mixer(n1)
+            mixer = self.mixer.forward(rec, ws, n1, branch)
+            elementwise.add(rec, a=x, b=branch, y=x2)
+        with rec.phase("mlp"):
+            # 3. n2 = norm2(x2)
+            n2 = norm_forward(rec, ws, "norm2", self.norm2, x2, self.eps, self.gemma)
+            # 4. y = x2 + mlp(n2)
+            mlp = self.mlp.forward(rec, ws, n2, branch)
+            elementwise.add(rec, a=x2, b=branch, y=y)
         return BlockSaved(n1, mixer, x2, n2, mlp)
 
     def backward(
@@ -57,13 +63,15 @@ class Block:
     ) -> None:
         """dy, dx `[N, C]`: dx is assigned, parameter gradients accumulate."""
         dn, dx2 = ws.buf("block.dn", x.shape), ws.buf("block.dx2", x.shape)
-        # 4. y = x2 + mlp(n2)
-        self.mlp.backward(rec, ws, saved.mlp, saved.n2, dy, dn)
-        # 3. n2 = norm2(x2)
-        norm_backward(rec, ws, "norm2", self.norm2, saved.x2, dn, dx2, self.gemma)
-        elementwise.accumulate(rec, x=dy, y=dx2)
-        # 2. x2 = x + mixer(n1)
-        self.mixer.backward(rec, ws, saved.mixer, saved.n1, dx2, dn)
-        # 1. n1 = norm1(x)
-        norm_backward(rec, ws, "norm1", self.norm1, x, dn, dx, self.gemma)
-        elementwise.accumulate(rec, x=dx2, y=dx)
+        with rec.phase("mlp"):
+            # 4. y = x2 + mlp(n2)
+            self.mlp.backward(rec, ws, saved.mlp, saved.n2, dy, dn)
+            # 3. n2 = norm2(x2)
+            norm_backward(rec, ws, "norm2", self.norm2, saved.x2, dn, dx2, self.gemma)
+            elementwise.accumulate(rec, x=dy, y=dx2)
+        with rec.phase(self.kind):
+            # 2. x2 = x + mixer(n1)
+            self.mixer.backward(rec, ws, saved.mixer, saved.n1, dx2, dn)
+            # 1. n1 = norm1(x)
+            norm_backward(rec, ws, "norm1", self.norm1, x, dn, dx, self.gemma)
+            elementwise.accumulate(rec, x=dx2, y=dx)

@@ -40,7 +40,7 @@ class Embedding:
             raise GpuError(f"embedding: {x.name} has shape {list(x.shape)}, expected {[ids.size, width]}")
         # 1. gather on the host, in mapped memory
         staging = self._staging_for(ids.size * width * self._table.itemsize)
-        _gather(self._table, ids, staging.view((ids.size, width), self._table.dtype))
+        self._fill(staging, ids)
         # 2. upload, and widen where the table is f16
         if not self.half:
             staging.send(rec, x)
@@ -48,6 +48,9 @@ class Embedding:
         half = ws.buf("embedding.half", (ids.size, width), "f16")
         staging.send(rec, half)
         elementwise.f16_to_f32(rec, x=half, y=x)
+
+    def _fill(self, staging: Staging, ids: Array) -> None:
+        _gather(self._table, ids, staging.view((ids.size, self._table.shape[1]), self._table.dtype))
 
     def _staging_for(self, nbytes: int) -> Staging:
         if self._staging is None or self._staging.nbytes < nbytes:

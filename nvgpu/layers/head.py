@@ -210,7 +210,7 @@ def _upload(device: Device, weights: Rows, half: bool, slice_bytes: int) -> Iter
     count = max(slice_bytes // ((2 if half else 4) * width) // _ROWS, 1) * _ROWS
     for first in range(0, vocab, count):
         values = weights[first : first + count]
-        if half:
+        if half and values.dtype != np.float16:
             with np.errstate(over="ignore"):
                 values = values.astype(np.float16)
             if not np.isfinite(values).all():

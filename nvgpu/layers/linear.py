@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nvgpu.gpu import Buffer, Recorder
+from nvgpu.layers.signs import PathSigns
 from nvgpu.layers.workspace import Workspace
 from nvgpu.ops import elementwise, linear
 
@@ -62,6 +63,31 @@ class DenseLinear:
             self._backward(rec, x=dy, w=self.weight, y=dx)
 
 
+class Tap(Protocol):
+    """Sees the input `[N, in_features]` of a linear whenever it is recorded."""
+
+    def __call__(self, rec: Recorder, name: str, x: Buffer) -> None: ...
+
+
+class TappedLinear:
+    """A linear whose inputs are shown to a tap in the forward."""
+
+    def __init__(self, inner: Linear, tap: Tap) -> None:
+        self.inner = inner
+        self.tap = tap
+        self.name, self.role = inner.name, inner.role
+        self.in_features, self.out_features = inner.in_features, inner.out_features
+
+    def forward(self, rec: Recorder, ws: Workspace, x: Buffer, y: Buffer) -> None:
+        self.tap(rec, self.name, x)
+        self.inner.forward(rec, ws, x, y)
+
+    def backward(
+        self, rec: Recorder, ws: Workspace, x: Buffer, dy: Buffer, dx: Buffer, acc: bool = False
+    ) -> None:
+        self.inner.backward(rec, ws, x, dy, dx, acc)
+
+
 @dataclass(frozen=True)
 class BlrPath:
     """One term diag(h)·U·diag(l)·V·diag(g): signs as words, scales as views of the flat parameters.
@@ -81,6 +107,7 @@ class BlrPath:
     # Uᵀ and Vᵀ, where products with rows of signs run faster
     ut: Buffer | None = None  # u32 [rp, ceil(m / 32)]
     vt: Buffer | None = None  # u32 [n, rp / 32]
+    signs: PathSigns | None = None  # where U and V train
 
     def down(self, rec: Recorder, x: Buffer, t: Buffer) -> None:
         """t = (x ⊙ g)·Vᵀ."""
@@ -151,6 +178,9 @@ class BlrLinear:
                 _accumulate(rec, ws, x, e, p.dg)
             scale = linear.col_scale_acc if acc or i else linear.col_scale
             scale(rec, x=e, g=p.g, y=dx)
+            # 3. the signs that gave all of this move on
+            if p.signs is not None:
+                p.signs.learn(rec, ws, (p.h, p.l, p.g), x, dy, ds, t)
 
 
 def _accumulate(rec: Recorder, ws: Workspace, a: Buffer, b: Buffer, grad: Buffer) -> None:

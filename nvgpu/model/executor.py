@@ -42,33 +42,31 @@ class Executor:
     def forward(self, ids: Ids) -> Buffer:
         """Hidden states after the final norm, `[N, hidden_size]`."""
         net, rows = self.net, len(ids)
-        net.embedding.forward(self.rec, self.ws, ids, self.layer_input(0, rows))
-        for i in range(net.geometry.num_layers):
-            block = net.block(self.rec, i)
-            block.forward(self.rec, self.ws, self.layer_input(i, rows), self.layer_input(i + 1, rows))
+        with self.rec.phase("embed"):
+            net.embedding.forward(self.rec, self.ws, ids, self.layer_input(0, rows))
+        with self.rec.phase("forward"):
+            for i in range(net.geometry.num_layers):
+                block = net.block(self.rec, i)
+                block.forward(self.rec, self.ws, self.layer_input(i, rows), self.layer_input(i + 1, rows))
         last, g = self.layer_input(net.geometry.num_layers, rows), net.geometry
-        return norm_forward(self.rec, self.ws, "final", net.final_norm, last, g.eps, g.gemma)
+        with self.rec.phase("head"):
+            return norm_forward(self.rec, self.ws, "final", net.final_norm, last, g.eps, g.gemma)
 
     def backward(self, ids: Ids, dhidden: Buffer) -> None:
         """Accumulate every trainable gradient, given the gradient at the final norm's output."""
         net, rows, last = self.net, len(ids), self.net.geometry.num_layers
         shape = (rows, net.geometry.hidden_size)
         dy, dx = self.ws.buf("grad.0", shape), self.ws.buf("grad.1", shape)
-        norm_backward(
-            self.rec,
-            self.ws,
-            "final",
-            net.final_norm,
-            self.layer_input(last, rows),
-            dhidden,
-            dy,
-            net.geometry.gemma,
-        )
+        end, gemma = self.layer_input(last, rows), net.geometry.gemma
+        with self.rec.phase("head"):
+            norm_backward(self.rec, self.ws, "final", net.final_norm, end, dhidden, dy, gemma)
         for i in reversed(range(last)):
             x = self.layer_input(i, rows)
             block = net.block(self.rec, i)
-            saved = block.forward(self.rec, self.ws, x, self.ws.buf("recomputed", shape))
-            block.backward(self.rec, self.ws, saved, x, dy, dx)
+            with self.rec.phase("recompute"):
+                saved = block.forward(self.rec, self.ws, x, self.ws.buf("recomputed", shape))
+            with self.rec.phase("backward"):
+                block.backward(self.rec, self.ws, saved, x, dy, dx)
             dy, dx = dx, dy
 
     def topk(self, ids: Ids, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -144,21 +142,26 @@ class Executor:
         weight = self.ws.buf("row_weight", (rows,))
         weight.write(row_weight * np.float32(self.gscale))
         loss, dhidden = self.ws.buf("loss", (rows,)), self.ws.buf("dhidden", shape)
-        self.net.head.loss_and_grad(self.rec, self.ws, hidden, *targets, weight, loss, dhidden)
+        with self.rec.phase("head"):
+            self.net.head.loss_and_grad(self.rec, self.ws, hidden, *targets, weight, loss, dhidden)
+        if self.net.signs is not None:
+            self.net.signs.guard(self.rec, loss)
         self.backward(ids, dhidden)
         return self._read(loss)
 
     def _targets(self, top_ids: np.ndarray[Any, Any], top_p: np.ndarray[Any, Any]) -> tuple[Buffer, Buffer]:
         ids = self.ws.buf("target.ids", top_ids.shape, "u32")
         p = self.ws.buf("target.p", top_p.shape)
-        self.rec.flush()  # queued writes precede the next submission: nothing recorded may still read the old targets
-        ids.write(top_ids)
-        p.write(top_p)
+        with self.rec.phase("targets"):
+            self.rec.flush()  # queued writes precede the next submission: nothing recorded may still read the old targets
+            ids.write(top_ids)
+            p.write(top_p)
         return ids, p
 
     def _read(self, buffer: Buffer) -> np.ndarray[Any, Any]:
-        self.rec.flush()
-        values = buffer.read()
+        with self.rec.phase("result"):
+            self.rec.flush()
+            values = buffer.read()
         self.ws.collect()
         return values
 

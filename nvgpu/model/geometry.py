@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nvgpu.errors import FormatError
+from nvgpu.formats.envelope import Report, refuse
 from nvgpu.model import names
 
 _MAX_HEAD_DIM = 1 << 16
@@ -58,13 +59,14 @@ class Geometry:
         return len(self.linear_layers)
 
     @classmethod
-    def of(cls, source: Source) -> Geometry:
-        """Read and check the geometry of a model file.
+    def of(cls, source: Source, report: Report = refuse) -> Geometry:
+        """Read and check the geometry of a model file; tensors that contradict it go to `report`.
 
         Raises:
-            FormatError: a missing or odd `arch` entry, a missing tensor, or a shape that contradicts another.
+            FormatError: a missing or odd `arch` entry; by default also a missing tensor, or a shape that contradicts
+                another.
         """
-        return _Reader(source).geometry()
+        return _Reader(source, report).geometry()
 
     def rope_table(self, window: int) -> np.ndarray[Any, Any]:
         """`[window, half, 2]` cosines and sines in float64."""
@@ -73,8 +75,9 @@ class Geometry:
 
 
 class _Reader:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, report: Report) -> None:
         self.source = source
+        self.report = report
         self.where = str(source.path)
 
     def key(self, name: str, kind: type[Any]) -> Any:
@@ -99,9 +102,15 @@ class _Reader:
         return shape
 
     def expect(self, name: str, shape: tuple[int, ...]) -> None:
-        found = self.shape(name, len(shape))
+        try:
+            found = self.shape(name, len(shape))
+        except FormatError as e:
+            self.report(e)
+            return
         if found != shape:
-            raise FormatError(f"{self.where}: tensor {name} has shape {list(found)}, expected {list(shape)}")
+            self.report(
+                FormatError(f"{self.where}: tensor {name} has shape {list(found)}, expected {list(shape)}")
+            )
 
     def geometry(self) -> Geometry:
         vocab_size, hidden_size = self.shape(names.EMBED, 2)
@@ -184,14 +193,22 @@ class _Reader:
         for i, linear in enumerate(g.linear_layers):
             self.expect(names.layer(i, names.INPUT_NORM), (hidden,))
             self.expect(names.layer(i, names.POST_NORM), (hidden,))
-            width, _ = self.shape(names.layer(i, names.MLP["gate"]), 2)
-            self.expect(names.layer(i, names.MLP["gate"]), (width, hidden))
-            self.expect(names.layer(i, names.MLP["up"]), (width, hidden))
-            self.expect(names.layer(i, names.MLP["down"]), (hidden, width))
+            self.check_mlp(i, hidden)
             if linear:
                 self.check_gdn(i, g)
             else:
                 self.check_attention(i, g)
+
+    def check_mlp(self, i: int, hidden: int) -> None:
+        """The width of a layer is the one of its gate."""
+        try:
+            width, _ = self.shape(names.layer(i, names.MLP["gate"]), 2)
+        except FormatError as e:
+            self.report(e)
+            return
+        self.expect(names.layer(i, names.MLP["gate"]), (width, hidden))
+        self.expect(names.layer(i, names.MLP["up"]), (width, hidden))
+        self.expect(names.layer(i, names.MLP["down"]), (hidden, width))
 
     def check_gdn(self, i: int, g: Geometry) -> None:
         assert g.gdn is not None

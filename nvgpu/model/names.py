@@ -32,3 +32,18 @@ GDN_DT_BIAS = "linear_attn.dt_bias"
 GDN_NORM = "linear_attn.norm.weight"
 GDN_CONV = "linear_attn.conv1d.weight"
 MLP = {"gate": "mlp.gate_proj.weight", "up": "mlp.up_proj.weight", "down": "mlp.down_proj.weight"}
+
+BODY = (*ATTENTION.values(), *(GDN[k] for k in ("in_qkv", "in_z", "out")), *MLP.values())
+"""The linears of a layer that become binary low-rank."""
+LEADS = {
+    GDN["in_z"]: GDN["in_qkv"],
+    ATTENTION["k"]: ATTENTION["q"],
+    ATTENTION["v"]: ATTENTION["q"],
+    MLP["up"]: MLP["gate"],
+}
+"""Linears of the body that read the same input as another one: the one that stands for them."""
+
+
+def lead(tail: str) -> str:
+    """The linear whose input is also that of the linear `tail`, a tensor name without its layer."""
+    return LEADS.get(tail, tail)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,34 +14,47 @@ from nvgpu.formats.blr import BlrPath as SignPath
 from nvgpu.formats.blr import BlrTensor
 from nvgpu.formats.cmf import CmfFile
 from nvgpu.formats.codecs import Dtype
-from nvgpu.gpu import Buffer, Device, Recorder
+from nvgpu.gpu import Buffer, Device, Recorder, Staging
 from nvgpu.layers.attention import Attention
 from nvgpu.layers.block import Block
 from nvgpu.layers.embedding import Embedding
 from nvgpu.layers.gain import Gain
 from nvgpu.layers.gdn import Gdn
 from nvgpu.layers.head import Head
-from nvgpu.layers.linear import BlrLinear, BlrPath, DenseLinear, Linear, transposed_words, words_from_bytes
+from nvgpu.layers.linear import (
+    BlrLinear,
+    BlrPath,
+    DenseLinear,
+    Linear,
+    Tap,
+    TappedLinear,
+    transposed_words,
+    words_from_bytes,
+)
 from nvgpu.layers.mlp import Mlp
+from nvgpu.layers.signs import SIDES, PathSigns, Signs, SignSpec
 from nvgpu.model import names
 from nvgpu.model.geometry import Geometry
+from nvgpu.model.headers import Headers, zeros
 from nvgpu.model.params import Params, ParamSpec
 from nvgpu.model.stream import Fetch, LayerStream
 
 Array = np.ndarray[Any, Any]
 _DTYPES = {"<f4": "f32", "<f2": "f16", "<u4": "u32"}
 RANK_TILE = 32  # ranks are padded to it with l = 0
+_DECODED_AT_ONCE = 1 << 22  # weights in f32
 MATRIX_RANK_TILE = 128  # on matrix units, whose tiles are that wide
 
 
 @dataclass(frozen=True)
 class NetOptions:
     """How to load: `window` tokens a window; `trainable` gains and scales; `mixed` rounds frozen weights to f16,
-    and the inputs of GEMMs too where matrix units run."""
+    and the inputs of GEMMs too where matrix units run; `signs` trains the signs of binary low-rank paths too."""
 
     window: int
     trainable: bool = False
     mixed: bool = False
+    signs: SignSpec | None = None
 
     def on_matrix_units(self, device: Device) -> bool:
         """Whether GEMMs run on them, with inputs rounded to f16."""
@@ -50,15 +64,21 @@ class NetOptions:
 class Net:
     """Weights on `device`; layers are streamed where they exceed its budget.
 
-    `params` holds the gains and the h, l, g of every binary low-rank path.
+    From `Headers` every value is 0 and takes no host memory: for a ledger, which only counts.
+    `params` holds the gains and the h, l, g of every binary low-rank path. `tap` sees the inputs of the body's linears,
+    those that share one once.
     """
 
-    def __init__(self, device: Device, model: CmfFile, options: NetOptions) -> None:
+    def __init__(
+        self, device: Device, model: CmfFile | Headers, options: NetOptions, tap: Tap | None = None
+    ) -> None:
         self.device = device
         self.geometry = Geometry.of(model)
         self.options = options
-        loader = _Loader(device, model, self.geometry, options)
+        kind = _Outline if isinstance(model, Headers) else _Loader
+        loader = kind(device, model, self.geometry, options, tap)
         self.params = loader.params
+        self.signs = loader.trained
         self.embedding = loader.embedding()
         self.blocks = [loader.block(i) for i in range(self.geometry.num_layers)]
         self.final_norm = loader.gain(names.FINAL_NORM)
@@ -69,7 +89,8 @@ class Net:
     def block(self, rec: Recorder, index: int) -> Block:
         """Layer `index`, ready for what is recorded from here on until the next call."""
         if self.stream is not None:
-            self.stream.load(rec, index)
+            with rec.phase("stream weights", whole=True):
+                self.stream.load(rec, index)
         return self.blocks[index]
 
     def free(self) -> None:
@@ -78,6 +99,8 @@ class Net:
             self.stream.free()
         self.embedding.free()
         self.head.free()
+        if self.signs is not None:
+            self.signs.free()
         self.device.free(*self._owned)
 
 
@@ -113,22 +136,32 @@ def _named(linear: Callable[[str, str], Linear], kind: str, tails: Mapping[str, 
 
 
 class _Loader:
-    def __init__(self, device: Device, model: CmfFile, geometry: Geometry, options: NetOptions) -> None:
+    def __init__(
+        self, device: Device, model: Any, geometry: Geometry, options: NetOptions, tap: Tap | None
+    ) -> None:
         self.device = device
+        self.tap = tap
         self.model = model
         self.geometry = geometry
         self.options = options
         self.owned: list[Buffer] = []
         self.looked_at: set[str] = set()
-        self.stream = LayerStream(device) if self._exceeds(device.budget) else None
+        self.stream = self.new_stream() if self._exceeds(device.budget) else None
         self.rank_tile = MATRIX_RANK_TILE if options.on_matrix_units(device) else RANK_TILE
         self.blr = {
-            name: BlrTensor.parse(model.raw(name), f"{model.path}: tensor {name}")
+            name: self.parsed(name)
             for name in body_linear_names(geometry)
             if model.tensors[name].dtype == Dtype.BLR
         }
         self.params = Params(device, list(self.specs()), trainable=options.trainable)
+        self.trained = Signs(device, options.signs) if options.signs else None
         self.rope = self.keep(device.upload("rope", geometry.rope_table(options.window)))
+
+    def new_stream(self) -> LayerStream:
+        return LayerStream(self.device)
+
+    def parsed(self, name: str) -> BlrTensor:
+        return BlrTensor.parse(self.model.raw(name), f"{self.model.path}: tensor {name}")
 
     def _exceeds(self, budget: int) -> bool:
         """Whether the layers' matrices take more than half of the bytes of a budget (0: no bound)."""
@@ -145,6 +178,10 @@ class _Loader:
             return self.stream.add(index, part, values.shape, dtype, fetch)
         return self.keep(self.device.upload(names.layer(index, part), values, dtype))
 
+    def resident(self, index: int, part: str, fetch: Fetch) -> Buffer:
+        """The buffer of words that change on the device."""
+        return self.keep(self.device.upload(names.layer(index, part), fetch(), "u32"))
+
     def keep(self, buffer: Buffer) -> Buffer:
         self.owned.append(buffer)
         return buffer
@@ -155,10 +192,13 @@ class _Loader:
 
     def finite(self, name: str, values: Array) -> Array:
         """`values`, looked at once."""
-        if name not in self.looked_at and not np.isfinite(values).all():
-            raise FormatError(f"{self.model.path}: tensor {name} holds non-finite values")
+        self.require_finite(name, values)
         self.looked_at.add(name)
         return values
+
+    def require_finite(self, name: str, values: Array) -> None:
+        if name not in self.looked_at and not np.isfinite(values).all():
+            raise FormatError(f"{self.model.path}: tensor {name} holds non-finite values")
 
     def specs(self) -> Iterator[ParamSpec]:
         for name in gain_names(self.geometry):
@@ -190,26 +230,38 @@ class _Loader:
         """A frozen matrix, f16 where that is asked for or loses nothing (its rows are read as vec4), else f32."""
         entry = self.model.tensors[name]
         if entry.dtype == Dtype.F16 and entry.shape[-1] % 4 == 0:
-            half = self.model.raw(name).view("<f2").reshape(entry.shape)
-            return self.finite(name, half)
-        values = self.values(name)
-        with np.errstate(over="ignore"):
-            half = values.astype(np.float16)
-        if values.shape[-1] % 4 or not (
-            self.options.mixed or np.array_equal(half.astype(np.float32), values)
-        ):
-            return values
-        if not np.isfinite(half).all():
-            raise InputError(
-                f"{self.model.path}: tensor {name} exceeds the range of f16; use --precision f32"
-            )
-        return half
+            return self.finite(name, self.model.raw(name).view("<f2").reshape(entry.shape))
+        half = self.half(name, entry.shape) if entry.shape[-1] % 4 == 0 else None
+        return self.values(name) if half is None else half
+
+    def half(self, name: str, shape: tuple[int, ...]) -> Array | None:
+        """A matrix in f16, decoded some rows at a time; None where f16 would lose something that was not given up."""
+        out = np.empty(shape, np.float16)
+        step = max(1, _DECODED_AT_ONCE // shape[1])
+        for begin in range(0, shape[0], step):
+            values = self.model.rows(name, begin, min(begin + step, shape[0]))
+            self.require_finite(name, values)
+            part = out[begin : begin + step]
+            with np.errstate(over="ignore"):
+                part[:] = values
+            if not self.options.mixed and not np.array_equal(part.astype(np.float32), values):
+                return None
+            if not np.isfinite(part).all():
+                raise InputError(
+                    f"{self.model.path}: tensor {name} exceeds the range of f16; use --precision f32"
+                )
+        self.looked_at.add(name)
+        return out
 
     def linear(self, index: int, tail: str, role: str) -> Linear:
         name = names.layer(index, tail)
+        linear: Linear
         if name in self.blr:
-            return self.blr_linear(index, tail, role, self.blr[name])
-        return DenseLinear(name, role, self.matrix(index, tail, lambda: self.stored(name)))
+            linear = self.blr_linear(index, tail, role, self.blr[name])
+        else:
+            linear = DenseLinear(name, role, self.matrix(index, tail, lambda: self.stored(name)))
+        seen = self.tap is not None and tail in names.BODY and names.lead(tail) == tail
+        return TappedLinear(linear, self.tap) if seen and self.tap is not None else linear
 
     def blr_linear(self, index: int, tail: str, role: str, tensor: BlrTensor) -> Linear:
         name = names.layer(index, tail)
@@ -217,7 +269,10 @@ class _Loader:
         paths = []
         for i, path in enumerate(tensor.paths):
             fetch = self.signs(path, tensor, padded)
-            signs = {part: self.matrix(index, f"{tail}#{i}.{part}", words) for part, words in fetch.items()}
+            # trained signs stay on the device: the file no longer holds them
+            hold = self.resident if self.trained else self.matrix
+            signs = {part: hold(index, f"{tail}#{i}.{part}", words) for part, words in fetch.items()}
+            trained = self.path_signs(self.trained, name, i, role, tensor, signs) if self.trained else None
             value, grad = self.params.value, self.params.grad
             h, l, g = (path_param(name, i, part) for part in "hlg")
             paths.append(
@@ -229,6 +284,7 @@ class _Loader:
                     dh=grad(h),
                     dl=grad(l),
                     dg=grad(g),
+                    signs=trained,
                 )
             )
         return BlrLinear(name, role, tensor.m, tensor.n, paths)
@@ -243,6 +299,19 @@ class _Loader:
             words["ut"] = lambda: transposed_words(words["u"](), rank)
             words["vt"] = lambda: transposed_words(words["v"](), tensor.n)
         return words
+
+    def path_signs(
+        self, owner: Signs, name: str, path: int, role: str, tensor: BlrTensor, words: Mapping[str, Buffer]
+    ) -> PathSigns:
+        """Training of a path's signs."""
+        shapes = {"u": (tensor.m, tensor.rank), "v": (tensor.rank, tensor.n)}
+        u, v = (
+            owner.add(
+                path_param(name, path, part), role, side, shapes[part], words[part], words.get(f"{part}t")
+            )
+            for part, side in zip("uv", SIDES, strict=True)
+        )
+        return PathSigns(owner, u, v)
 
     def block(self, index: int) -> Block:
         linear: Callable[[str, str], Linear] = lambda tail, role: self.linear(index, tail, role)  # noqa: E731
@@ -292,3 +361,42 @@ class _Loader:
     def head(self) -> Head:
         values = self.stored(names.EMBED if self.geometry.tied else names.LM_HEAD)
         return Head(self.device, values, half=values.dtype == np.float16)
+
+
+class _Outline(_Loader):
+    """Loads `Headers`. A matrix that f16 may hold without loss (bf16 or quantised, unmixed) is taken to be f32."""
+
+    def new_stream(self) -> LayerStream:
+        return _StreamOutline(self.device)
+
+    def parsed(self, name: str) -> BlrTensor:
+        found: BlrTensor = self.model.blr(name)
+        return found
+
+    def stored(self, name: str) -> Array:
+        entry = self.model.tensors[name]
+        half = (self.options.mixed or entry.dtype == Dtype.F16) and entry.shape[-1] % 4 == 0
+        return zeros("f2" if half else "f4", entry.shape)
+
+    def signs(self, path: SignPath, tensor: BlrTensor, rank: int) -> dict[str, Fetch]:
+        sizes = {"u": (tensor.m, rank), "v": (rank, tensor.n)}
+        if self.options.on_matrix_units(self.device):
+            sizes |= {"ut": (rank, tensor.m), "vt": (tensor.n, rank)}
+        return {part: partial(zeros, "u4", (rows, -(-cols // 32))) for part, (rows, cols) in sizes.items()}
+
+    def embedding(self) -> Embedding:
+        return _EmbeddingOutline(self.device, self.stored(names.EMBED))
+
+
+class _EmbeddingOutline(Embedding):
+    def __init__(self, device: Device, table: Array) -> None:
+        super().__init__(device, table[:1])
+        self._table = table
+
+    def _fill(self, staging: Staging, ids: Array) -> None:
+        pass
+
+
+class _StreamOutline(LayerStream):
+    def _fill(self, staging: Staging, layer: int, places: Sequence[int]) -> None:
+        pass

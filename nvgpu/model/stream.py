@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,19 +39,26 @@ class LayerStream:
 
     def load(self, rec: Recorder, layer: int) -> None:
         """Make the shared buffers hold this layer's matrices, for what is recorded from here on."""
-        if self._held == layer:
+        if self._held == layer or layer not in self._layers:
             return
         rec.flush()  # the layer before runs while the host fills the staging memory
         targets = [buffer for buffer, _ in self._layers[layer]]
-        places = offsets(targets)
         staging = self._ready()
+        self._fill(staging, layer, offsets(targets))
+        staging.send(rec, *targets)
+        self._held = layer
+        self.uploads += 1
+
+    def _fill(self, staging: Staging, layer: int, places: Sequence[int]) -> None:
         memory = staging.view((staging.nbytes,), np.dtype(np.uint8))
         for (buffer, fetch), at in zip(self._layers[layer], places, strict=True):
             room = memory[at : at + buffer.nbytes].view(DTYPES[buffer.dtype]).reshape(buffer.shape)
             np.copyto(room, fetch(), casting="same_kind")
-        staging.send(rec, *targets)
-        self._held = layer
-        self.uploads += 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all layers, which go up once a sweep."""
+        return sum(buffer.nbytes for layer in self._layers.values() for buffer, _ in layer)
 
     def _ready(self) -> Staging:
         """Staging memory for the largest layer."""

@@ -228,7 +228,7 @@ def _tiles(shader: str, heads: str) -> tuple[Kernel, ...]:
 
 
 def _register_tiles(shader: str, heads: str, rows: int) -> Kernel:
-    """For wide heads: an invocation holds 16 rows of 4 dims. Behind the others until it has been timed on a GPU."""
+    """For wide heads: an invocation holds 16 rows of 4 dims."""
     return Kernel(
         "tiles",
         shader,
@@ -316,8 +316,8 @@ attention_fwd = Op(
     ),
     params=f"N H KV T {_SCALE}",
     kernels=(
-        *_tiles("attention/attention_fwd.wgsl", "H"),
         _register_tiles("attention/attention_fwd_tiles.wgsl", "H", 64),
+        *_tiles("attention/attention_fwd.wgsl", "H"),
     ),
     ref=_attention,
     backward="attention_delta, attention_bwd_dq, attention_bwd_dkv",
@@ -389,8 +389,8 @@ attention_bwd_dq = Op(
     args=(*_BWD_ARGS, Out("dq", "f32", "N H D")),
     params=f"N H KV T {_SCALE}",
     kernels=(
-        *_tiles("attention/attention_bwd_dq.wgsl", "H"),
         _register_tiles("attention/attention_bwd_dq_tiles.wgsl", "H", 64),
+        *_tiles("attention/attention_bwd_dq.wgsl", "H"),
     ),
     ref=_attention_bwd,
     backward="none: it is a part of the backward of attention_fwd",
@@ -407,8 +407,8 @@ attention_bwd_dkv = Op(
     args=(*_BWD_ARGS, Out("dk", "f32", "N KV D"), Out("dv", "f32", "N KV D")),
     params=f"N H KV T {_SCALE}",
     kernels=(
-        *_tiles("attention/attention_bwd_dkv.wgsl", "KV"),
         _register_tiles("attention/attention_bwd_dkv_tiles.wgsl", "KV", 32),
+        *_tiles("attention/attention_bwd_dkv.wgsl", "KV"),
     ),
     ref=_attention_bwd,
     backward="none: it is a part of the backward of attention_fwd",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nvgpu.gpu import Recorder
+from nvgpu.gpu.shader import Scalar
 from nvgpu.ops.table import (
     Arg,
     Arrays,
@@ -34,7 +35,7 @@ from nvgpu.ref import elementwise as ref_elementwise
 from nvgpu.ref import linear as ref
 
 _ROWS_OF_VEC4 = "inner % 4 == 0 and lda % 4 == 0 and x0 % 4 == 0"
-_BODIES = {
+BODIES: dict[str, tuple[str, str, dict[str, str | Scalar]]] = {
     "tiles": ("gpu", "cdiv(N, 128) * cdiv({outer}, 128)", {}),
     "registers": ("cpu", "cdiv(N, 8 * WG) * cdiv({outer}, 16)", {"WG": 8}),
 }
@@ -76,28 +77,37 @@ def _f16(kind: str) -> tuple[_Weights, ...]:
 
 def _packed_signs(kind: str) -> tuple[_Weights, ...]:
     return (
-        _Weights("vec4", {"PIECE": "vec4<f32>"}, ("input_4", f"weights_signs_{kind}"), (_ROWS_OF_VEC4,)),
-        _Weights("scalar", {"PIECE": "f32"}, ("input_1", f"weights_signs_{kind}")),
+        _Weights(
+            "vec4",
+            {"PIECE": "vec4<f32>", "SCALES": "f32"},
+            ("input_4", f"weights_signs_{kind}"),
+            (_ROWS_OF_VEC4,),
+        ),
+        _Weights("scalar", {"PIECE": "f32", "SCALES": "f32"}, ("input_1", f"weights_signs_{kind}")),
     )
 
 
 def _matrix(shader: str, kind: str, stored: str, *, acc: bool, parts: bool = False) -> Kernel:
-    """The kernel on matrix units; f16 rows are whole vec4s, and so is the contraction."""
+    """The kernel on matrix units; the contraction is whole vec4s, and f16 rows are whole vec4<u32>s of eight."""
     outer, inner = ("M", "K") if kind == "nt" else ("K", "M")
     libs = ("input_4", f"matrix_{stored}_{kind}", "gemm_matrix")
     cut = {"PARTS": "P", "PER": f"cdiv(cdiv({inner}, P), 32) * 32"} if parts else {"PER": 0}
     grid = f"cdiv(N, 128) * cdiv({outer}, 128)" + (" * P" if parts else "")
+    whole = f"N % 128 == 0 and {outer} % 128 == 0 and {inner} % 32 == 0"
     return Kernel(
         f"matrix-{stored}",
         f"linear/{shader}.wgsl",
         grid=grid,
-        consts={"ACC": acc, "WHOLE": f"N % 128 == 0 and {outer} % 128 == 0 and {grid} <= 65535", **cut},
-        aliases={"PIECE": "vec4<f32>", **({"HALF4": "vec4<f16>"} if stored == "f16" else {})},
+        consts={"ACC": acc, "WHOLE": f"{whole} and {grid} <= 65535", **cut},
+        aliases={
+            "PIECE": "vec4<f32>",
+            **({"HALF4": "vec4<u32>"} if stored == "f16" else {"SCALES": "vec4<f32>"}),
+        },
         libs=tuple(f"lib/{lib}.wgsl" for lib in (*libs, *(() if parts else ("parts_one",)))),
         enables=("f16", "wgpu_cooperative_matrix"),
         when="gpu",
         needs=("shader-f16", "cooperative-matrix"),
-        fits=_ROWS_OF_VEC4 + (" and K % 4 == 0" if stored == "f16" else ""),
+        fits=_ROWS_OF_VEC4 + (" and K % 8 == 0" if stored == "f16" else ""),
         precision="mixed",
         tol=half_inputs("1" if parts else inner),  # a part can have few terms
     )
@@ -119,7 +129,7 @@ def _kernels(shader: str, kind: str, weights: Sequence[_Weights], *, acc: bool) 
             needs=stored.feature[:1] if stored.feature else (),
             fits=" and ".join(stored.fits) or "True",
         )
-        for body, (when, grid, consts) in _BODIES.items()
+        for body, (when, grid, consts) in BODIES.items()
         for stored in weights
     )
 
@@ -139,6 +149,8 @@ def _dense_cases(*, half: bool = False) -> tuple[Case, ...]:
         *odd,
         case(N=3, M=64, K=64),
         case(N=65, M=68, K=132),
+        case(N=67, M=76, K=136),
+        case(N=128, M=128, K=128),
         case(N=127, M=63, K=60),
         case(N=129, M=65, K=68),
         full_case(N=4096, M=3584, K=1024),
@@ -259,6 +271,7 @@ def _words(rng: np.random.Generator, d: Dims, shape: tuple[int, ...]) -> np.ndar
 _SIGN_CASES = (
     case(N=1, M=1, K=1),
     case(N=3, M=64, K=40),
+    case(N=128, M=256, K=128),
     case(N=131, M=132, K=264),
     case(N=65, M=67, K=136),
     case(N=129, M=65, K=64),

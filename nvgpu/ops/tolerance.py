@@ -72,6 +72,17 @@ def half_inputs(terms: str) -> Tolerance:
     return Tolerance(f"half_inputs({terms})", bound, terms)
 
 
+def half_operands(terms: str) -> Tolerance:
+    """As `half_inputs`, with both factors of every term rounded to f16 once: twice the rounding."""
+
+    def bound(want: Array, mag: Array, terms: float) -> Array:
+        walk = min(1.0, 8 / np.sqrt(terms))
+        rounding: Array = (2.02 * U16 * walk + 4 * U32 * (8 + np.sqrt(terms))) * mag
+        return rounding + 16 * terms * TINY16  # the other factor is at most 16
+
+    return Tolerance(f"half_operands({terms})", bound, terms)
+
+
 def scan(terms: str) -> Tolerance:
     """A recurrence over `terms` steps, each of them a short reduction with an exp in it: errors add up along the scan."""
     return Tolerance(f"scan({terms})", lambda want, mag, terms: 16 * U32 * (8 + np.sqrt(terms)) * mag, terms)
@@ -80,6 +91,11 @@ def scan(terms: str) -> Tolerance:
 def f16_storage() -> Tolerance:
     """A value rounded once to f16 after f32 arithmetic."""
     return Tolerance("f16_storage", lambda want, mag, terms: 1.01 * U16 * np.abs(want) + TINY16)
+
+
+def half_step() -> Tolerance:
+    """Stochastic rounding to f16 of an f32 value: the last place may fall either way where the values differ."""
+    return Tolerance("half_step", lambda want, mag, terms: 2 * U16 * np.abs(want) + TINY16)
 
 
 def magnitude(want: Array) -> Array:

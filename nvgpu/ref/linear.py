@@ -26,6 +26,12 @@ def matmul_nn(dy: Array, w: Array) -> Array:
     return dy @ w
 
 
+def matmul_tn(x: Array, w: Array) -> Array:
+    """y [N, K] = x [M, N]ᵀ · w [M, K]."""
+    x, w = f64(x, w)
+    return x.T @ w
+
+
 def unpack_signs(words: Array, cols: int) -> Array:
     """±1 [M, cols] from u32 words [M, ceil(cols/32)]: least significant bit first, 1 is +1."""
     bits = np.unpackbits(np.ascontiguousarray(words, "<u4").view(np.uint8), axis=1, bitorder="little")

@@ -23,6 +23,8 @@ Array = np.ndarray[Any, Any]
 def trained_payload(model: CmfFile, name: str, values: Mapping[str, Array]) -> Any:
     """The payload of a tensor with the trained `values` (by parameter name) in it; unchanged where none belong to it.
 
+    Signs `NAME#0.u` and `NAME#0.v`, where they are there, are packed as in the payload.
+
     Raises:
         TrainingError: a value that f16 cannot hold.
     """
@@ -32,7 +34,11 @@ def trained_payload(model: CmfFile, name: str, values: Mapping[str, Array]) -> A
     if entry.dtype == Dtype.BLR and path_param(name, 0, "h") in values:
         tensor = BlrTensor.parse(model.raw(name), f"{model.path}: tensor {name}")
         paths = tuple(
-            replace(path, **{part: _half(values[path_param(name, i, part)], name) for part in "hlg"})
+            replace(
+                path,
+                **{part: _half(values[path_param(name, i, part)], name) for part in "hlg"},
+                **{part: values[key] for part in "uv" if (key := path_param(name, i, part)) in values},
+            )
             for i, path in enumerate(tensor.paths)
         )
         return BlrTensor(tensor.m, tensor.n, tensor.rank, paths).pack()

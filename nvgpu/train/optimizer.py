@@ -26,9 +26,10 @@ class Adam:
 
     def grad_norm(self) -> float:
         """Global gradient norm of the live entries; not finite where any gradient is not."""
-        optim.sumsq(self.rec, g=self.params.grads, mask=self.params.mask, partial=self._partial)
-        self.rec.flush()
-        sums = self._partial.read().astype(np.float64)
+        with self.rec.phase("optimiser"):
+            optim.sumsq(self.rec, g=self.params.grads, mask=self.params.mask, partial=self._partial)
+            self.rec.flush()
+            sums = self._partial.read().astype(np.float64)
         return float(np.sqrt(sums[:, 0].sum())) if not sums[:, 1].any() else float("nan")
 
     def step(self, lr: float, number: int, scale: float) -> None:
@@ -37,13 +38,13 @@ class Adam:
             [lr, 1 / (1 - _BETA1**number), 1 / (1 - _BETA2**number), _BETA1, _BETA2, EPS, scale, 0],
             np.float32,
         )
-        self.rec.flush()
-        self._hyper.write(hyper)
         p = self.params
-        optim.adam(
-            self.rec, w=p.values, g=p.grads, m1=p.m1, m2=p.m2, mask=p.mask, floor=p.floor, hyper=self._hyper
-        )
-        self.rec.flush()
+        held: dict[str, Any] = {"m1": p.m1, "m2": p.m2, "mask": p.mask, "floor": p.floor}
+        with self.rec.phase("optimiser"):
+            self.rec.flush()
+            self._hyper.write(hyper)
+            optim.adam(self.rec, w=p.values, g=p.grads, **held, hyper=self._hyper)
+            self.rec.flush()
 
     def drop(self) -> None:
         """Forget the gradients of a skipped step."""

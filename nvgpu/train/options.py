@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from nvgpu.errors import InputError
+from nvgpu.formats.text import LOSS_ON
+from nvgpu.train.sign_options import SignOptions
 
 PRECISIONS = ("auto", "f32", "mixed")
 MAX_TOPK = 256  # what the device's top-k selection keeps
@@ -33,7 +35,9 @@ class TrainOptions:
     windows. lr: peak learning rate (relative to the magnitude for h, l, g). topk: teacher probabilities kept per token.
     eval_windows, eval_every: held-out windows, and steps between evaluations. clip: global gradient norm.
     micro_batch: windows on the device at once (0: the batch). precision: `f32`, `mixed` (GEMMs
-    round weights and inputs to f16 and sum in f32), or `auto`: mixed where matrix units run.
+    round weights and inputs to f16 and sum in f32), or `auto`: mixed where matrix units run. loss_on: rows that count, `all` or
+    those that predict an `answer`. signs: how they train (None:
+    they do not).
     """
 
     tokens: int = 1_000_000
@@ -47,7 +51,9 @@ class TrainOptions:
     clip: float = 1.0
     micro_batch: int = 0
     precision: str = "auto"
+    loss_on: str = "all"
     seed: int = 42
+    signs: SignOptions | None = None
 
     def __post_init__(self) -> None:
         for name, (low, high) in COUNTS.items():
@@ -62,6 +68,8 @@ class TrainOptions:
             raise InputError(
                 f"--precision: found {self.precision!r}, expected one of {', '.join(PRECISIONS)}"
             )
+        if self.loss_on not in LOSS_ON:
+            raise InputError(f"--loss-on: found {self.loss_on!r}, expected one of {', '.join(LOSS_ON)}")
         if self.micro_batch and self.batch % self.micro_batch:
             raise InputError(
                 f"--micro-batch: found {self.micro_batch}, expected a divisor of --batch {self.batch}"
@@ -78,5 +86,6 @@ class TrainOptions:
         return replace(self, precision="mixed" if matrix_units else "f32")
 
     def record(self) -> dict[str, Any]:
-        """The options as provenance keeps them; micro-batches change no result that matters, so they are left in too."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        """The options as provenance keeps them, without those of signs; micro-batches change no result that matters, so they
+        are left in too."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "signs"}

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,15 @@ from nvgpu.model.net import Net, NetOptions
 from nvgpu.progress import Progress
 from nvgpu.train.evaluate import Evaluation, evaluate, require_same_tokens
 from nvgpu.train.export import export, unstorable
+from nvgpu.train.facts import facts_of, sizes
 from nvgpu.train.loop import Best, Distillation
 from nvgpu.train.options import TrainOptions
 from nvgpu.train.preflight import check_host_memory, check_output, check_state
+from nvgpu.train.sign_options import run_key
 from nvgpu.train.state import Keeper, StateFolder
 from nvgpu.train.targets import Targets, teacher_targets
 from nvgpu.train.topk_cache import TopkCache
+from nvgpu.train.watch import Watch, WatchOptions
 from nvgpu.train.windows import Windows, split
 
 _HEADER_ROOM = 1 << 20
@@ -40,20 +43,26 @@ _HEADER_ROOM = 1 << 20
 
 @dataclass(frozen=True)
 class StateOptions:
-    """Where a run saves its state, after every so many steps, and the folder it goes on from (None: none)."""
+    """Where a run saves its state, after every so many steps, and the folder it goes on from (None: none).
+
+    `replace`: as in `StateFolder`.
+    """
 
     folder: Path
     every: int = 50
     resume: Path | None = None
+    replace: bool = False
 
 
 @dataclass(frozen=True)
 class TrainReport:
-    """Outcome of a run. KL values are top-k; `kl_written` and `ppl_written` are measured on the written file."""
+    """Outcome of a run. skipped: steps that were not finite. unscored: batches without a row that counts. KL values are top-k;
+    `kl_written` and `ppl_written` are measured on the written file."""
 
     output: str
     steps: int
     skipped: int
+    unscored: int
     diverged: bool
     best_step: int
     kl_start: float
@@ -64,7 +73,8 @@ class TrainReport:
     evals: list[dict[str, float]]
     options: dict[str, Any]
     adapter: str
-    profile: list[dict[str, Any]] | None = None  # device seconds per op of the steps and evaluations
+    signs: dict[str, Any] | None = None  # as in provenance; None where they did not train
+    profile: dict[str, Any] | None = None  # as Profiler.report gives it
 
     def asdict(self) -> dict[str, Any]:
         return asdict(self)
@@ -80,9 +90,11 @@ def train(
     progress: Progress,
     saving: StateOptions | None = None,
     topk_cache: Path | None = None,
-    profile: bool = False,
+    watching: WatchOptions | None = None,
 ) -> TrainReport:
     """Distil the student against the teacher's top-k distribution and write the best checkpoint to `output`.
+
+    `watching`: what to log, measure and report on the way; it changes nothing about the output.
 
     Raises:
         InputError, FormatError: something about the inputs, before any device work.
@@ -90,49 +102,103 @@ def train(
         Interrupted: a signal came, and the state was saved.
         TrainingError: the run diverged before any checkpoint beat the start, or the written file could not be measured.
     """
+    watch = Watch(watching or WatchOptions(), device, progress)
+    with watch:
+        found = _train(
+            device,
+            student_path,
+            teacher_path,
+            sources,
+            output,
+            options,
+            watch.progress,
+            saving,
+            topk_cache,
+            watch,
+        )
+    return replace(found, profile=watch.profile)
+
+
+def _train(
+    device: Device,
+    student_path: Path,
+    teacher_path: Path,
+    sources: Sequence[TextSource],
+    output: Path,
+    options: TrainOptions,
+    progress: Progress,
+    saving: StateOptions | None,
+    topk_cache: Path | None,
+    watch: Watch,
+) -> TrainReport:
+    """`train`, watched."""
     options = options.resolved(device.matrix_units)
     with CmfFile.open(student_path) as student, CmfFile.open(teacher_path) as teacher:
         inputs = [student_path, teacher_path, *(source.path for source in sources)]
         check_output(output, inputs, student_path.stat().st_size + _HEADER_ROOM)
         if saving is not None:
             check_state(saving.folder, saving.resume)
+        watch.options.check([*inputs, output])
         windows = _prepare(student, teacher, sources, options, progress)
         _check_room(windows, options, topk_cache, [*inputs, output])
+        facts = facts_of(device, student, teacher, sources, windows, options, output)
+        watch.begin(bool(saving and saving.resume), facts)
         progress.say(
             f"{len(windows.train) * options.batch} training windows and {len(windows.held_out) * options.batch} held out, of "
             f"{options.window} tokens; batch {options.batch}, top-{options.topk}, precision {options.precision}, "
             f"adapter {device.adapter.label}"
         )
-        targets = _teach(device, teacher, windows, options, progress, topk_cache)
+        targets = _teach(device, teacher, windows, options, progress, topk_cache, watch.profiler)
+        watch.journal.add("teacher", seconds=watch.lap())
         key = _run_key(student, teacher, windows, options, device) if saving else {}
-        best, loop = _distil(device, student, windows, targets, options, progress, saving, key, profile)
+        best, loop = _distil(device, student, windows, targets, options, progress, saving, key, watch)
         record = _record(device, teacher, windows, best, loop, options)
         values = loop.student.net.params.unpack(best.values)
+        if loop.signs is not None and best.bits is not None:
+            record["signs"] = loop.signs.record(best.bits)
+            values |= loop.signs.signs.payloads(best.bits)
+        watch.lap()
         export(student, output, values if best.step else {}, record)
+        size = {"bytes": output.stat().st_size, **sizes(output)}
+        watch.journal.add("written", output=output.name, best_step=best.step, **size, seconds=watch.lap())
         loop.student.free()
         loop.student.net.free()
     try:
-        kl, quality = _measure(device, output, windows, targets, options, progress)
+        kl, quality = _measure(device, output, windows, targets, options, progress, watch.profiler)
+        watch.journal.add("measured", heldout_kl=kl, perplexity=quality.ppl, seconds=watch.lap())
     except NvgpuError as e:
         raise TrainingError(f"{output} was written but could not be measured: {e}") from e
     if best.step == 0:
         progress.say(f"no evaluation beat the start (held-out KL {best.kl:.5f}): the start was written")
+    return _result(loop, best, output, kl, quality.ppl, record.get("signs"), device)
+
+
+def _result(
+    loop: Distillation,
+    best: Best,
+    output: Path,
+    kl: float,
+    ppl: float,
+    signs: dict[str, Any] | None,
+    device: Device,
+) -> TrainReport:
     state = loop.state
     return TrainReport(
         output=str(output),
         steps=state.done,
         skipped=state.skipped,
+        unscored=state.unscored,
         diverged=state.diverged,
         best_step=best.step,
         kl_start=loop.start_kl,
         kl_best=best.kl,
         kl_written=kl,
-        ppl_written=quality.ppl,
+        ppl_written=ppl,
         losses=state.losses,
         evals=state.evals,
-        options=options.record(),
+        options=loop.options.record(),
         adapter=device.adapter.label,
-        profile=loop.student.rec.profiler.by_op() if loop.student.rec.profiler else None,
+        signs=signs,
     )
 
 
@@ -170,19 +236,24 @@ def _prepare(
         student.check_finite(name)
     tokenizer = Tokenizer.of(teacher)
     budget = options.tokens + options.eval_windows * options.window
-    texts = split_budget(sources, tokenizer, budget)
-    for source, ids in zip(sources, texts, strict=True):
-        if len(ids) < options.window:
+    texts = split_budget(sources, tokenizer, budget, options.loss_on)
+    for source, text in zip(sources, texts, strict=True):
+        if len(text) < options.window:
             progress.say(
-                f"--calib {source.path} gives {len(ids)} tokens, less than one window of {options.window}: nothing of it is used"
+                f"--calib {source.path} gives {len(text)} tokens, less than one window of {options.window}: nothing of it is used"
+            )
+        elif not text.weights.any():
+            progress.say(
+                f"--calib {source.path} holds no answer: with --loss-on answer none of its rows counts"
             )
     windows = split(
-        texts,
+        [text.ids for text in texts],
         window=options.window,
         batch=options.batch,
         eval_windows=options.eval_windows,
         seed=options.seed,
         where=", ".join(str(source.path) for source in sources),
+        weights=None if options.loss_on == "all" else [text.weights for text in texts],
     )
     if tokenizer.chat_fallback_used:
         progress.say(f"{teacher.path} has no chat template: conversations are written as ChatML")
@@ -191,6 +262,11 @@ def _prepare(
             raise InputError(
                 f"{teacher.path}: its tokenizer gives id {int(ids.max())}, the vocabulary has {ours.vocab_size}"
             )
+    if windows.train_weights is not None:
+        progress.say(
+            f"--loss-on {options.loss_on}: {100 * windows.train_weights.mean():.1f} % of the training rows count; "
+            f"{len(windows.train) - windows.scored_batches} of {len(windows.train)} batches have none and are left out"
+        )
     return windows
 
 
@@ -201,6 +277,7 @@ def _teach(
     options: TrainOptions,
     progress: Progress,
     cached: Path | None,
+    profiler: Profiler | None = None,
 ) -> Targets:
     """The targets of all batches, from the cache as far as it holds them."""
     batches = np.concatenate([windows.train, windows.held_out])
@@ -220,10 +297,12 @@ def _teach(
         )
     if not missing:
         return targets
-    executor = Executor(Net(device, teacher, NetOptions(options.window, mixed=options.precision == "mixed")))
+    net = Net(device, teacher, NetOptions(options.window, mixed=options.precision == "mixed"))
+    executor = Executor(net, profiler=profiler)
     wrote = cache.wrote if cache else lambda batches: None
     try:
-        teacher_targets(executor, batches, rows, targets, progress, wrote, missing)
+        with executor.rec.phase("teacher pass", whole=True):
+            teacher_targets(executor, batches, rows, targets, progress, wrote, missing)
     except InputError as e:
         raise InputError(f"teacher {teacher.path}: {e}") from e
     executor.free()
@@ -252,16 +331,34 @@ def _distil(
     progress: Progress,
     saving: StateOptions | None,
     key: dict[str, Any],
-    profile: bool,
+    watch: Watch,
 ) -> tuple[Best, Distillation]:
-    net = Net(device, student, NetOptions(options.window, trainable=True, mixed=options.precision == "mixed"))
-    keeper = Keeper(StateFolder(saving.folder, key), saving.every) if saving else None
-    after_step = keeper.after_step if keeper else lambda loop: None
-    executor = Executor(net, profiler=Profiler(device) if profile else None)
+    signs = options.signs.spec(options.seed) if options.signs else None
+    mixed = options.precision == "mixed"
+    net = Net(device, student, NetOptions(options.window, trainable=True, mixed=mixed, signs=signs))
+    keeper = Keeper(StateFolder(saving.folder, key, replace=saving.replace), saving.every) if saving else None
+
+    def after_step(loop: Distillation) -> None:
+        watch.after_step()
+        if keeper is not None:
+            keeper.after_step(loop)
+
+    storable = partial(unstorable, student)
     loop = Distillation(
-        executor, windows, targets, options, progress, partial(unstorable, student), after_step
+        Executor(net, profiler=watch.profiler),
+        windows,
+        targets,
+        options,
+        progress,
+        storable,
+        after_step,
+        watch.journal,
     )
+    if loop.signs is not None:
+        progress.say(loop.signs.describe())
     resumed = saving is not None and _resume(loop, saving.resume, key, progress)
+    if saving is not None and saving.resume is not None:
+        watch.resumed(loop.state.done, loop.tried, len(loop.state.evals))
     try:
         with keeper.listening() if keeper else nullcontext():
             return loop.run(resumed), loop
@@ -289,9 +386,11 @@ def _run_key(
         "student": student.content_key(),
         "teacher": teacher.content_key(),
         "data": _data_hash(windows),
+        "rows": _rows_hash(windows),
         "adapter": device.adapter.name,
         "matrix units": device.matrix_units,
         **{f"--{name.replace('_', '-')}": value for name, value in options.record().items()},
+        **run_key(options.signs),
     }
 
 
@@ -302,17 +401,18 @@ def _measure(
     targets: Targets,
     options: TrainOptions,
     progress: Progress,
+    profiler: Profiler | None = None,
 ) -> tuple[float, Evaluation]:
     """Held-out top-k KL and perplexity of the written file, opened again: its scales were rounded to f16."""
     with CmfFile.open(output) as written:
         net = Net(
             device, written, NetOptions(options.window, trainable=True, mixed=options.precision == "mixed")
         )
-        loop = Distillation(Executor(net), windows, targets, options, progress)
+        loop = Distillation(Executor(net, profiler=profiler), windows, targets, options, progress)
         kl = loop.held_out_kl()
         loop.student.free()
         net.free()
-        tokens = windows.held_out.reshape(-1)
+        tokens, weights = windows.held_out.reshape(-1), windows.held_out_weights
         quality = evaluate(
             device,
             written,
@@ -320,6 +420,8 @@ def _measure(
             window=options.window,
             mixed=options.precision == "mixed",
             progress=progress,
+            weights=None if weights is None else weights.reshape(-1),
+            profiler=profiler,
         )
     progress.say(f"written file: held-out KL {kl:.5f} (top-{options.topk}), perplexity {quality.ppl:.3f}")
     return kl, quality
@@ -342,6 +444,7 @@ def _record(
         "training_tokens": int(windows.train.size) * options.epochs,
         "steps": loop.state.done,
         "skipped": loop.state.skipped,
+        "unscored": loop.state.unscored,
         "best_step": best.step,
         "heldout_kl_start": _finite(loop.start_kl),
         "heldout_kl_best": _finite(best.kl),
@@ -352,6 +455,13 @@ def _record(
 def _data_hash(windows: Windows) -> str:
     """Of the ids of all windows, in their order."""
     return hashlib.sha256(windows.train.tobytes() + windows.held_out.tobytes()).hexdigest()
+
+
+def _rows_hash(windows: Windows) -> str | None:
+    """Of the weights of all rows; None where all count."""
+    if windows.train_weights is None or windows.held_out_weights is None:
+        return None
+    return hashlib.sha256(windows.train_weights.tobytes() + windows.held_out_weights.tobytes()).hexdigest()
 
 
 def _finite(value: float) -> float | None:

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nvgpu.errors import InputError, Interrupted, OutputError
-from nvgpu.formats.files import AtomicFile, atomic_folder, read_file, read_json_object
+from nvgpu.formats.files import TEMPORARY, AtomicFile, atomic_folder, read_array, read_json_object
 from nvgpu.train.loop import Distillation
 
 Array = np.ndarray[Any, Any]
@@ -26,23 +27,30 @@ _VERSION = 1
 
 
 class StateFolder:
-    """Saved steps under `path`; `key` tells runs apart: equal keys mean that a run can go on from the other's state."""
+    """Saved steps under `path`; `key` tells runs apart: equal keys mean that a run can go on from the other's state.
 
-    def __init__(self, path: Path, key: Mapping[str, Any]) -> None:
+    `replace`: the state before is removed first, so that one at a time takes room; a save that is cut off leaves none.
+    """
+
+    def __init__(self, path: Path, key: Mapping[str, Any], *, replace: bool = False) -> None:
         self.path = path
+        self.replace = replace
         self.key = json.loads(json.dumps(key))  # as it comes back from a file
 
     def save(self, loop: Distillation) -> Path:
-        """Write the loop's state; the one before it is removed once this one is durable.
+        """Write the loop's state; the one before it is removed once this one is durable, or before it with `replace`.
 
         Raises:
-            OutputError: it cannot be written; the state before is untouched.
+            OutputError: it cannot be written; the state before is untouched, without `replace`.
         """
         facts, arrays = loop.snapshot()
-        steps = loop.state.done + loop.state.skipped
-        target = self.path / f"step-{steps:08d}"
+        target = self.path / f"step-{loop.tried:08d}"
         if target.exists():
             return target
+        for left in self.path.glob(TEMPORARY):  # of a save that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        if self.replace:
+            self._remove_all_but(target)
         with atomic_folder(target) as folder:
             for name, values in arrays.items():
                 data = io.BytesIO()
@@ -50,10 +58,13 @@ class StateFolder:
                 _write(folder / f"{name}.npy", data.getvalue(), target)
             document = {"version": _VERSION, "key": self.key, "state": facts}
             _write(folder / "state.json", json.dumps(document).encode(), target)
+        self._remove_all_but(target)
+        return target
+
+    def _remove_all_but(self, target: Path) -> None:
         for old in self._saved():
             if old != target:
                 shutil.rmtree(old, ignore_errors=True)
-        return target
 
     def restore(self, loop: Distillation) -> int | None:
         """Put the newest saved state into the loop and return its steps; None where there is none.
@@ -72,11 +83,11 @@ class StateFolder:
             )
         self._require_same_run(folder, document.get("key", {}))
         try:
-            arrays = {name: _read(folder / f"{name}.npy") for name in loop.ARRAYS}
+            arrays = {name: read_array(folder / f"{name}.npy") for name in loop.ARRAYS}
             loop.restore(document["state"], arrays)
-        except (KeyError, TypeError, ValueError) as e:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as e:
             raise InputError(f"{folder}: the saved state is damaged: {type(e).__name__}: {e}") from e
-        return loop.state.done + loop.state.skipped
+        return loop.tried
 
     def _require_same_run(self, folder: Path, theirs: Any) -> None:
         for part, ours in self.key.items():
@@ -107,13 +118,18 @@ class Keeper:
         Raises:
             Interrupted: a signal came; the state has been saved.
         """
-        if self._signal is not None or (loop.state.done + loop.state.skipped) % self.every == 0:
+        if self._signal is not None or loop.tried % self.every == 0:
+            loop.progress.doing("saving")
+            began = time.perf_counter()
             try:
                 self.folder.save(loop)
+                done = {"step": loop.state.done, "tried": loop.tried}
+                loop.journal.add("saved", **done, seconds=time.perf_counter() - began)
             except OutputError as e:
                 if self._signal is not None:
                     raise
-                loop.progress.say(f"the state was not saved, the one before it is kept: {e}")
+                before = "there is none to go on from" if self.folder.replace else "the one before it is kept"
+                loop.progress.say(f"the state was not saved, {before}: {e}")
         if self._signal is not None:
             raise Interrupted(
                 f"interrupted; go on with the same command and --resume {self.folder.path}",
@@ -142,8 +158,3 @@ class Keeper:
 def _write(path: Path, data: bytes, shown: Path) -> None:
     with AtomicFile(path, shown) as out:
         out.write(data)
-
-
-def _read(path: Path) -> Array:
-    values: Array = np.load(io.BytesIO(read_file(path)), allow_pickle=False)
-    return values

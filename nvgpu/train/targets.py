@@ -32,7 +32,7 @@ class Targets:
         return 8 * batches * rows * k
 
 
-_PARTS_OF_A_STREAM = 16  # batches that share the upload of a streamed layer
+_PARTS_OF_A_STREAM = 16  # forward passes that share the upload of a streamed layer
 
 
 def renormalised(p: Array) -> Array:
@@ -40,6 +40,11 @@ def renormalised(p: Array) -> Array:
     wide = p.astype(np.float64)
     scaled: Array = wide / wide.sum(axis=-1, keepdims=True)
     return scaled.astype(np.float32)
+
+
+def batches_at_once(teacher: Executor, parts: int) -> int:
+    """Batches of so many parts that share the upload of a streamed layer; 1 where all layers are resident."""
+    return max(_PARTS_OF_A_STREAM // parts, 1) if teacher.net.stream is not None else 1
 
 
 def teacher_targets(
@@ -55,8 +60,9 @@ def teacher_targets(
     rows, k = batches.shape[1], targets.ids.shape[-1]
     wanted = range(len(batches)) if wanted is None else wanted
     parts = [slice(first, first + rows_at_once) for first in range(0, rows, rows_at_once)]
-    at_once = max(_PARTS_OF_A_STREAM // len(parts), 1) if teacher.net.stream is not None else 1
-    progress.start("teacher", len(wanted) * rows, "tokens")
+    at_once = batches_at_once(teacher, len(parts))
+    total = len(batches) * rows
+    progress.start("teacher", total, "tokens", done=total - len(wanted) * rows)
     for i in range(0, len(wanted), at_once):
         group = list(wanted[i : i + at_once])
         places = [(b, part) for b in group for part in parts]

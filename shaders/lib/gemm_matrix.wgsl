@@ -2,8 +2,9 @@
 // Four subgroups of 64 x 64 results each. The next tile's loads run while this one is multiplied. Unrolled by hand: matrices
 // cannot be indexed. matrix_{f16,signs}_{nt,nn} say how the weights' tile is fetched, lies in memory and is read.
 // A factor a column of results is put into the weights, as f16. With ACC the sums go on from the results so far.
-// WHOLE: the result is whole tiles, which go to memory as they are; else through workgroup memory, with bounds checks: naga
-// takes the workgroup's id for a value that is not uniform, so that one dispatch cannot have both.
+// WHOLE: the result and the contraction are whole tiles: loads need no clamps, and results go to memory as they are. Else
+// results go through workgroup memory, with bounds checks: naga takes the workgroup's id for a value that is not uniform, so
+// that one dispatch cannot have both.
 // PER: contraction indices a part where the contraction is cut into parts with results of their own, else 0.
 
 //!include lib/group_index.wgsl
@@ -16,9 +17,44 @@ const TALL: u32 = 8u;  // tiles of a column of tiles that run side by side, to f
 var<workgroup> tile_x: array<vec4<f16>, TILE * PITCH>;
 var<workgroup> results: array<f32, 4u * 16u * RESULT_PITCH>;  // a matrix of each subgroup: more would halve the occupancy
 
+// Eight rows of four inputs each, 16 rows apart.
+struct Inputs {
+    x0: vec4<f32>, x1: vec4<f32>, x2: vec4<f32>, x3: vec4<f32>,
+    x4: vec4<f32>, x5: vec4<f32>, x6: vec4<f32>, x7: vec4<f32>,
+}
+
 // Columns c .. c + 4 of a row; rows past the end repeat the last one and are not stored, columns past it are zero.
 fn input_or_zero(row: u32, c: u32) -> vec4<f32> {
     return select(vec4<f32>(), input4(min(row, p.N - 1u), min(c, p.inner - 4u)), c < p.inner);
+}
+
+fn fetch_inputs(row: u32, c: u32) -> Inputs {
+    var t: Inputs;
+    if (WHOLE) {
+        let pitch = p.lda / 4u;
+        let at = row * pitch + (p.x0 + c) / 4u;
+        t = Inputs(
+            x[at], x[at + 16u * pitch], x[at + 32u * pitch], x[at + 48u * pitch],
+            x[at + 64u * pitch], x[at + 80u * pitch], x[at + 96u * pitch], x[at + 112u * pitch],
+        );
+    } else {
+        t = Inputs(
+            input_or_zero(row, c), input_or_zero(row + 16u, c), input_or_zero(row + 32u, c), input_or_zero(row + 48u, c),
+            input_or_zero(row + 64u, c), input_or_zero(row + 80u, c), input_or_zero(row + 96u, c), input_or_zero(row + 112u, c),
+        );
+    }
+    return t;
+}
+
+fn stash_inputs(slot: u32, t: Inputs, scale: vec4<f32>) {
+    tile_x[slot] = vec4<f16>(t.x0 * scale);
+    tile_x[slot + 16u * PITCH] = vec4<f16>(t.x1 * scale);
+    tile_x[slot + 32u * PITCH] = vec4<f16>(t.x2 * scale);
+    tile_x[slot + 48u * PITCH] = vec4<f16>(t.x3 * scale);
+    tile_x[slot + 64u * PITCH] = vec4<f16>(t.x4 * scale);
+    tile_x[slot + 80u * PITCH] = vec4<f16>(t.x5 * scale);
+    tile_x[slot + 96u * PITCH] = vec4<f16>(t.x6 * scale);
+    tile_x[slot + 112u * PITCH] = vec4<f16>(t.x7 * scale);
 }
 
 // The subgroup's matrix in workgroup memory starts from the results so far, 8 rows of a column an invocation.
@@ -165,40 +201,19 @@ fn main(
         }
     }
     let factors = fetch_factors(lane, first_col);
-    prepare_weights(lane);
-    var n0 = input_or_zero(load_row, first_c + load_c);
-    var n1 = input_or_zero(load_row + 16u, first_c + load_c);
-    var n2 = input_or_zero(load_row + 32u, first_c + load_c);
-    var n3 = input_or_zero(load_row + 48u, first_c + load_c);
-    var n4 = input_or_zero(load_row + 64u, first_c + load_c);
-    var n5 = input_or_zero(load_row + 80u, first_c + load_c);
-    var n6 = input_or_zero(load_row + 96u, first_c + load_c);
-    var n7 = input_or_zero(load_row + 112u, first_c + load_c);
+    let last_c = select(p.inner, end_c - DEPTH, WHOLE);  // whole tiles are not left: the last one is fetched twice
+    var next_x = fetch_inputs(load_row, min(first_c, last_c) + load_c);
     var scale = input_scale4(min(first_c + load_c, p.inner - 4u));
-    var next_w = fetch_weights(lane, first_c, first_col);
+    var next_w = fetch_weights(lane, min(first_c, last_c), first_col);
     for (var c = first_c; c < end_c; c += DEPTH) {
         workgroupBarrier();  // the tiles of the step before have been read
-        tile_x[slot] = vec4<f16>(n0 * scale);
-        tile_x[slot + 16u * PITCH] = vec4<f16>(n1 * scale);
-        tile_x[slot + 32u * PITCH] = vec4<f16>(n2 * scale);
-        tile_x[slot + 48u * PITCH] = vec4<f16>(n3 * scale);
-        tile_x[slot + 64u * PITCH] = vec4<f16>(n4 * scale);
-        tile_x[slot + 80u * PITCH] = vec4<f16>(n5 * scale);
-        tile_x[slot + 96u * PITCH] = vec4<f16>(n6 * scale);
-        tile_x[slot + 112u * PITCH] = vec4<f16>(n7 * scale);
+        stash_inputs(slot, next_x, scale);
         stash_weights(lane, factors, next_w);
         workgroupBarrier();
-        let next_c = c + DEPTH + load_c;
-        n0 = input_or_zero(load_row, next_c);
-        n1 = input_or_zero(load_row + 16u, next_c);
-        n2 = input_or_zero(load_row + 32u, next_c);
-        n3 = input_or_zero(load_row + 48u, next_c);
-        n4 = input_or_zero(load_row + 64u, next_c);
-        n5 = input_or_zero(load_row + 80u, next_c);
-        n6 = input_or_zero(load_row + 96u, next_c);
-        n7 = input_or_zero(load_row + 112u, next_c);
-        scale = input_scale4(min(next_c, p.inner - 4u));
-        next_w = fetch_weights(lane, c + DEPTH, first_col);
+        let next_c = min(c + DEPTH, last_c);
+        next_x = fetch_inputs(load_row, next_c + load_c);
+        scale = input_scale4(min(next_c + load_c, p.inner - 4u));
+        next_w = fetch_weights(lane, next_c, first_col);
         {
             let at_x0 = (sub_row) * PITCH + 0u;
             let x0 = coopLoadT<coop_mat16x16<f16, A>>(&tile_x[at_x0], pitch);

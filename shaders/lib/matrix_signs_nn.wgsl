@@ -1,23 +1,23 @@
 // matrix_signs_nn: a tile of packed signs for y = x · w on matrix units, one word an invocation; past the end the last row
 
 //!include lib/matrix_tile_nn.wgsl
-//!include lib/sign_table.wgsl
-
-alias Weights = u32;
+//!include lib/matrix_signs.wgsl
 
 fn fetch_weights(lane: u32, c: u32, col: u32) -> Weights {
-    return w[min(c + lane / 4u, p.M - 1u) * p.W + min(col / 32u + lane % 4u, p.W - 1u)];
+    return sign_word(c + lane / 4u, col / 32u + lane % 4u);
 }
 
-fn factor4(c: u32) -> vec4<f16> {
-    return vec4<f16>(vec4<f32>(result_factor(c), result_factor(c + 1u), result_factor(c + 2u), result_factor(c + 3u)));
+fn factors_of(c: u32) -> u32 {
+    return minus_pair(result_factor(c), result_factor(c + 1u));
 }
 
 fn fetch_factors(lane: u32, col: u32) -> Factors {
     let c = col + 32u * (lane % 4u);
     return Factors(
-        factor4(c), factor4(c + 4u), factor4(c + 8u), factor4(c + 12u),
-        factor4(c + 16u), factor4(c + 20u), factor4(c + 24u), factor4(c + 28u),
+        factors_of(c), factors_of(c + 2u), factors_of(c + 4u), factors_of(c + 6u),
+        factors_of(c + 8u), factors_of(c + 10u), factors_of(c + 12u), factors_of(c + 14u),
+        factors_of(c + 16u), factors_of(c + 18u), factors_of(c + 20u), factors_of(c + 22u),
+        factors_of(c + 24u), factors_of(c + 26u), factors_of(c + 28u), factors_of(c + 30u),
     );
 }
 

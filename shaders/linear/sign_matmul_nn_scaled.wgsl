@@ -6,10 +6,11 @@
 // bind 4  out    y      f32[N, K]
 // grid    tiles of the result; the body is one of lib/gemm_*.wgsl
 // alias   PIECE  what rows are stored in: vec4<f32>, or f32 where they are no whole vec4s
+// alias   SCALES  what cin is stored in: vec4<f32> on matrix units, else f32
 // numerics  f32 sums in the order of the contraction
 
 @group(0) @binding(0) var<storage, read> x: array<PIECE>;
-@group(0) @binding(1) var<storage, read> cin: array<f32>;
+@group(0) @binding(1) var<storage, read> cin: array<SCALES>;
 @group(0) @binding(2) var<storage, read> w: array<u32>;
 @group(0) @binding(3) var<storage, read> cout: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;

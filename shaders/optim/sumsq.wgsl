@@ -12,10 +12,7 @@
 @group(0) @binding(3) var<uniform> p: Params;
 
 //!include lib/group_sum.wgsl
-
-fn is_finite(x: f32) -> bool {
-    return (bitcast<u32>(x) & 0x7f800000u) != 0x7f800000u;
-}
+//!include lib/finite.wgsl
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {

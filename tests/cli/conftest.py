@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,24 +27,32 @@ def refused(result: Result, *parts: str) -> None:
         assert part in lines[0], lines[0]
 
 
-@pytest.fixture
-def hf(tmp_path: Path) -> Path:
-    write_folder(tmp_path / "hf", CONFIG, make_tensors(CONFIG, 1))
-    return tmp_path / "hf"
-
-
-@pytest.fixture
-def teacher(hf: Path, tmp_path: Path) -> Path:
-    assert run("convert", hf, "-o", tmp_path / "teacher.cmf").exit_code == 0
-    return tmp_path / "teacher.cmf"
-
-
-@pytest.fixture
-def student(teacher: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of models made once: `hf/`, `teacher.cmf` and `student.cmf`."""
+    folder = tmp_path_factory.mktemp("made")
+    write_folder(folder / "hf", CONFIG, make_tensors(CONFIG, 1))
+    assert run("convert", folder / "hf", "-o", folder / "teacher.cmf").exit_code == 0
     # the smallest tensors cannot reach 1.0 with two paths
-    result = run("compress", teacher, "-o", tmp_path / "student.cmf", "--bpw", 4, "--paths", 1)
+    words = (folder / "teacher.cmf", "-o", folder / "student.cmf", "--bpw", 4, "--paths", 1)
+    result = run("compress", *words)
     assert result.exit_code == 0, result.output
-    return tmp_path / "student.cmf"
+    return folder
+
+
+@pytest.fixture
+def hf(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made / "hf", tmp_path / "hf"))
+
+
+@pytest.fixture
+def teacher(hf: Path, made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(made / "teacher.cmf", tmp_path))
+
+
+@pytest.fixture
+def student(teacher: Path, made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(made / "student.cmf", tmp_path))
 
 
 @pytest.fixture
@@ -53,6 +62,6 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def train(student: Path, teacher: Path, text: Path, output: Path) -> Result:
+def train(student: Path, teacher: Path, text: Path, output: Path, *more: object) -> Result:
     small = ("--tokens", 64, "--window", 16, "--batch", 2, "--eval-windows", 2, "--topk", 4)
-    return run("train", student, teacher, "--calib", text, "-o", output, *small)
+    return run("train", student, teacher, "--calib", text, "-o", output, *small, *more)

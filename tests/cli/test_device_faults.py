@@ -48,3 +48,51 @@ def test_the_device_is_lost(
     refused(result, "the device was lost")
     assert re.search(r"error: \w+\.[\w-]+.*: the device was lost", result.stderr)
     assert not list(tmp_path.glob("*out.cmf*"))
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "error", "said"),
+    [
+        (
+            "GPUComputePassEncoder",
+            "dispatch_workgroups",
+            wgpu.GPUValidationError("Parent device is lost"),
+            "the device was lost",
+        ),
+        ("GPUQueue", "write_buffer", wgpu.GPUOutOfMemoryError("no"), "out of device memory"),
+    ],
+)
+def test_a_run_goes_on_after_the_device_failed(
+    teacher: Path,
+    student: Path,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: str,
+    method: str,
+    error: Exception,
+    said: str,
+) -> None:
+    """The device fails behind two saved steps; resumed, the run ends with the bytes of one that never failed."""
+    import wgpu.backends.wgpu_native as native
+
+    state, calls = tmp_path / "state", 0
+    original = getattr(getattr(native, owner), method)
+
+    def replaced(self: Any, *args: Any, **given: Any) -> Any:
+        nonlocal calls
+        calls += len(list(state.glob("step-00000002"))) if state.exists() else 0
+        if calls > 3:
+            raise error
+        return original(self, *args, **given)
+
+    saving = ("--state-dir", state, "--state-every", 1, "--tokens", 160)
+    assert train(student, teacher, text, tmp_path / "whole.cmf", "--tokens", 160).exit_code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(getattr(native, owner), method, replaced)
+        refused(train(student, teacher, text, tmp_path / "out.cmf", *saving), said)
+    assert [p.name for p in state.iterdir()] == ["step-00000002"] and not (tmp_path / "out.cmf").exists()
+    result = train(student, teacher, text, tmp_path / "out.cmf", *saving, "--resume", state)
+    assert result.exit_code == 0, result.output
+    assert "going on from step 2" in result.stderr
+    assert (tmp_path / "out.cmf").read_bytes() == (tmp_path / "whole.cmf").read_bytes()

@@ -340,8 +340,8 @@ def test_sources_are_named(teacher: Path, student: Path, text: Path, tmp_path: P
 
 
 def test_capped_budget_is_said(teacher: Path, tmp_path: Path) -> None:
-    result = run("compress", teacher, "-o", tmp_path / "out.cmf", "--bpw", 100)
-    assert "--bpw 100 is more than" in result.stderr and "capped at their full rank" in result.stderr
+    result = run("compress", teacher, "-o", tmp_path / "out.cmf", "--bpw", 100, "--method", "svid")
+    assert "--bpw 100 is more than" in result.stderr and "capped at 1 x min(out, in)" in result.stderr
 
 
 def test_names_with_markup_and_control_characters(teacher: Path, tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_unexpected_errors_are_one_line(
     def fail(*args: Any, **kwargs: Any) -> None:
         raise error
 
-    monkeypatch.setattr("nvgpu.cli.compress.run_compression", fail)
+    monkeypatch.setattr("nvgpu.cli.compress.compress_calibrated", fail)
     words = ["compress", teacher, "-o", tmp_path / "out.cmf", "--bpw", 4]
     refused(run(*words), f"internal: {name}", "--debug")
     assert run(*words, "--debug").exception is error
@@ -381,7 +381,7 @@ def test_unexpected_errors_are_one_line(
 
 @pytest.mark.parametrize(
     ("where", "message"),
-    [("run_compression", "no output was written"), ("print_table", "out.cmf was written")],
+    [("compress_calibrated", "no output was written"), ("print_table", "out.cmf was written")],
 )
 def test_interrupts_say_what_is_true(
     monkeypatch: pytest.MonkeyPatch, teacher: Path, tmp_path: Path, where: str, message: str

@@ -1,19 +1,22 @@
 """Whole-file compression of the bundled model: what is stored how, honest bits, equal bytes, refusals."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nvgpu.encode.compress import compress, is_body_linear
+from nvgpu.encode.compress import CompressOptions, compress, is_body_linear
 from nvgpu.errors import InputError
 from nvgpu.formats.blr import BlrTensor
 from nvgpu.formats.cmf import CmfFile, CmfWriter
 from nvgpu.formats.codecs import Dtype, encode
+from nvgpu.progress import Silent
 
 MODEL = Path(__file__).parents[2] / "examples" / "tiny-qwen3.5"
 EMBED = "model.embed_tokens.weight"
+PLAIN = CompressOptions(1.0, "svid-refit", paths=1, refine_signs=False)
 Q = "model.layers.3.self_attn.q_proj.weight"
 
 
@@ -52,7 +55,7 @@ def teacher(tmp_path_factory):
 @pytest.fixture(scope="module")
 def student(teacher, tmp_path_factory):
     path = tmp_path_factory.mktemp("student") / "student.cmf"
-    report = compress(teacher, path, bpw=1.0, method="svid-refit", paths=1)
+    report = compress(teacher, path, PLAIN)
     with CmfFile.open(path) as opened:
         yield opened, report
 
@@ -95,7 +98,6 @@ def test_reported_error_is_that_of_the_file(teacher, student):
         assert row.relative_error == pytest.approx(error, rel=1e-5)
     mean = np.mean([row.relative_error for row in report.tensors])
     assert report.mean_relative_error == pytest.approx(mean)
-    assert report.seconds < 30
 
 
 def test_provenance_says_how_it_was_made(teacher, student):
@@ -110,14 +112,14 @@ def test_provenance_says_how_it_was_made(teacher, student):
 
 
 def test_equal_input_gives_equal_bytes(teacher, student, tmp_path):
-    compress(teacher, tmp_path / "again.cmf", bpw=1.0, method="svid-refit", paths=1)
+    compress(teacher, tmp_path / "again.cmf", PLAIN)
     assert (tmp_path / "again.cmf").read_bytes() == student[0].path.read_bytes()
 
 
 def test_two_paths_and_small_embeddings(teacher, student, tmp_path):
     told = []
 
-    class Told:
+    class Told(Silent):
         def start(self, phase, total, unit):
             told.append(total)
 
@@ -125,8 +127,7 @@ def test_two_paths_and_small_embeddings(teacher, student, tmp_path):
             told.append(values["error"])
 
     path = tmp_path / "s.cmf"
-    options = {"bpw": 1.0, "method": "svid-refit", "paths": 2, "embed_dtype": "q8_2f"}
-    report = compress(teacher, path, **options, progress=Told())
+    report = compress(teacher, path, replace(PLAIN, paths=2, embed_dtype="q8_2f"), progress=Told())
     assert told == [25, *(row.relative_error for row in report.tensors)]
     with CmfFile.open(path) as opened:
         assert opened.tensors[EMBED].dtype == Dtype.Q8_2F
@@ -145,7 +146,7 @@ def test_two_paths_and_small_embeddings(teacher, student, tmp_path):
 def test_options_that_cannot_work_leave_no_file(teacher, tmp_path, change, said):
     options = {"bpw": 1.0, "method": "svid", "paths": 1, **change}
     with pytest.raises(InputError, match=said):
-        compress(teacher, tmp_path / "s.cmf", **options)
+        compress(teacher, tmp_path / "s.cmf", CompressOptions(**options))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -157,16 +158,16 @@ def test_options_that_cannot_work_leave_no_file(teacher, tmp_path, change, said)
 def test_tensors_that_cannot_be_stored_are_named_and_leave_no_file(tmp_path, name, values, said):
     path = write_small(tmp_path / "t.cmf", **{name: values.astype(np.float32)})
     with CmfFile.open(path) as opened, pytest.raises(InputError, match=said):
-        compress(opened, tmp_path / "s.cmf", bpw=4.0, method="svid", paths=1)
+        compress(opened, tmp_path / "s.cmf", CompressOptions(4.0, "svid", paths=1))
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_compressed_or_bodiless_model_is_refused(student, tmp_path):
     with pytest.raises(InputError, match="binary low-rank already"):
-        compress(student[0], tmp_path / "s.cmf", bpw=1.0, method="svid", paths=1)
+        compress(student[0], tmp_path / "s.cmf", PLAIN)
     path = write(tmp_path / "t.cmf", ((n, s, p) for n, s, p in bundled_tensors() if n == "model.norm.weight"))
     with CmfFile.open(path) as opened, pytest.raises(InputError, match="no linear to compress"):
-        compress(opened, tmp_path / "s.cmf", bpw=1.0, method="svid", paths=1)
+        compress(opened, tmp_path / "s.cmf", PLAIN)
 
 
 def test_body_linears_by_name():

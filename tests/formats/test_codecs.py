@@ -158,7 +158,7 @@ def test_overflow_names_the_tensor(dtype: Dtype, value: float) -> None:
 @pytest.mark.parametrize("dtype", ENCODED)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_non_finite_values_are_refused(dtype: Dtype, value: float) -> None:
-    w = np.ones((2, 8), np.float32)
+    w = np.ones((2, 32), np.float32)
     w[1, 3] = value
     with pytest.raises(InputError, match="tensor t: holds infinite or NaN"):
         encode(w, dtype, "t")
@@ -169,11 +169,9 @@ def test_wrong_axes_sizes_and_names() -> None:
         encode(np.ones(3, np.float32), Dtype.Q8_ROW, "t")
     with pytest.raises(FormatError, match=r"x: blr with shape \[8\]"):
         nbytes(Dtype.BLR, (8,), "x")
-    with pytest.raises(FormatError, match="x: 7 bytes, expected 8"):
+    with pytest.raises(FormatError, match="x: payload of 7 bytes, expected 8"):
         decode(bytes(7), Dtype.F32, (2,), "x")
-    with pytest.raises(FormatError, match="x: dtype q4_block cannot be decoded yet"):
-        decode(bytes(18), Dtype.Q4_BLOCK, (32,), "x")
     with pytest.raises(
-        InputError, match="dtype 'q3': unknown, expected one of f32, f16, bf16, q8_row, q8_2f"
+        InputError, match="dtype 'q3': unknown, expected one of f32, f16, bf16, q8_row, q4_block"
     ):
         dtype_by_name("q3")

@@ -57,10 +57,10 @@ def test_chunks_change_no_token(
     monkeypatch.setattr(text, "_CHUNK_BYTES", block)
     source = _source(tmp_path, PROSE * 20)
     whole = tokenizer.encode(PROSE * 20)
-    assert np.array_equal(tokens(source, tokenizer, 1 << 30), whole)
-    assert np.array_equal(read_all(source.path, tokenizer), whole)
+    assert np.array_equal(tokens(source, tokenizer, 1 << 30).ids, whole)
+    assert np.array_equal(read_all(source.path, tokenizer).ids, whole)
     for limit in (0, 1, 50, len(whole) - 1):
-        assert np.array_equal(tokens(source, tokenizer, limit), whole[:limit])
+        assert np.array_equal(tokens(source, tokenizer, limit).ids, whole[:limit])
 
 
 def test_only_what_is_needed_is_read(
@@ -73,9 +73,9 @@ def test_only_what_is_needed_is_read(
 
 def test_a_byte_order_mark_is_dropped(tmp_path: Path, tokenizer: Tokenizer) -> None:
     marked = _source(tmp_path, b"\xef\xbb\xbfhello")
-    assert np.array_equal(read_all(marked.path, tokenizer), tokenizer.encode("hello"))
+    assert np.array_equal(read_all(marked.path, tokenizer).ids, tokenizer.encode("hello"))
     lines = _source(tmp_path, b'\xef\xbb\xbf{"text": "hello"}', "a.jsonl")
-    assert np.array_equal(read_all(lines.path, tokenizer), tokenizer.encode("hello"))
+    assert np.array_equal(read_all(lines.path, tokenizer).ids, tokenizer.encode("hello"))
 
 
 @pytest.mark.parametrize("block", [1, 5, 1 << 18])
@@ -108,8 +108,8 @@ def test_jsonl(tmp_path: Path, tokenizer: Tokenizer) -> None:
     content = "\n\n  \r\n".join(json.dumps(line, ensure_ascii=i % 2 == 0) for i, line in enumerate(lines))
     source = _source(tmp_path, content, "a.JSONL")
     expected = ["first\n", "<|im_start|>user\nhi<|im_end|>\n", "both", "é"]
-    assert np.array_equal(read_all(source.path, tokenizer), tokenizer.encode_all(expected))
-    assert tokens(source, tokenizer, 3).tolist() == tokenizer.encode_all(expected)[:3].tolist()
+    assert np.array_equal(read_all(source.path, tokenizer).ids, tokenizer.encode_all(expected))
+    assert tokens(source, tokenizer, 3).ids.tolist() == tokenizer.encode_all(expected)[:3].tolist()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_jsonl(tmp_path: Path, tokenizer: Tokenizer) -> None:
     [
         (b"{", "not JSON: .* at column 2"),
         (b"[1]", "a JSON list, expected an object"),
-        (b'{"content": "x"}', "an object without text or messages"),
+        (b'{"content": "x"}', "an object without text, messages or conversations"),
         (b'{"text": 3}', "text is int, expected a string"),
         (b'{"text": "\\ud800"}', "holds half of a surrogate pair"),
         (b'{"text": "\xff"}', "invalid UTF-8 at byte 10 of the line"),
@@ -169,11 +169,11 @@ def test_shares(
         TextSource(_words(tmp_path, n, f"{i}.txt").path, w)
         for i, (n, w) in enumerate(zip(sizes, weights, strict=True))
     ]
-    assert [len(ids) for ids in split_budget(sources, tokenizer, budget)] == expected
+    assert [len(part) for part in split_budget(sources, tokenizer, budget)] == expected
 
 
 def test_shares_come_from_the_start(tmp_path: Path, tokenizer: Tokenizer) -> None:
     sources: list[Any] = [_source(tmp_path, PROSE * 9, "a.txt"), _source(tmp_path, PROSE * 9, "b.txt")]
     whole = tokenizer.encode(PROSE * 9)
-    for ids in split_budget(sources, tokenizer, 60):
-        assert np.array_equal(ids, whole[:30])
+    for part in split_budget(sources, tokenizer, 60):
+        assert np.array_equal(part.ids, whole[:30])

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nvgpu.encode.compress import compress
+from nvgpu.encode.compress import CompressOptions, compress
 from nvgpu.formats.cmf import CmfFile
 from nvgpu.formats.hf import import_hf
 from nvgpu.gpu import Device
 from nvgpu.model.executor import Executor
 from nvgpu.model.net import Net, NetOptions
 from nvgpu.ops import tolerance as tol
-from nvgpu.progress import Silent
 from tests.model.reference import reference_net
 from tests.random_model import ODD, make_config, make_tensors, write_folder
 
@@ -67,9 +66,7 @@ def test_gradients_of_a_compressed_student(device: Device, tmp_path: Path, head_
     config = make_config(**{**ODD, "linear_key_head_dim": head_dim, "linear_value_head_dim": head_dim})
     student = tmp_path / "student.cmf"
     with CmfFile.open(converted(tmp_path, config, 5)) as model:
-        compress(
-            model, student, bpw=1.5, method="svid-refit", paths=paths, embed_dtype=None, progress=Silent()
-        )
+        compress(model, student, CompressOptions(1.5, "svid-refit", paths=paths, refine_signs=False))
     rng = np.random.default_rng(3)
     ids = rng.integers(0, 3001, (3, 65)).astype(np.uint32)
     top = np.stack([rng.choice(3001, 8, replace=False) for _ in range(195)]).astype(np.uint32)

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nvgpu.encode.compress import compress
+from nvgpu.encode.compress import CompressOptions, compress
 from nvgpu.formats.cmf import CmfFile
 from nvgpu.formats.hf import import_hf
-from nvgpu.progress import Silent
 from tests.random_model import make_config, make_tensors, write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,9 +22,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_folder(folder / "hf", config, make_tensors(config, 1))
     import_hf(folder / "hf", folder / "teacher.cmf")
     with CmfFile.open(folder / "teacher.cmf") as model:
-        compress(
-            model, folder / "student.cmf", bpw=4, method="svid", paths=1, embed_dtype=None, progress=Silent()
-        )
+        compress(model, folder / "student.cmf", CompressOptions(bpw=4, method="svid", paths=1))
     (folder / "text.txt").write_text(" ".join(f"t{i % 97}" for i in range(600)))
     return folder
 
@@ -37,5 +34,5 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     teacher, student = folder / "teacher.cmf", folder / "student.cmf"
     import_hf(ROOT / "examples" / "tiny-qwen3.5", teacher)
     with CmfFile.open(teacher) as model:
-        compress(model, student, bpw=1.0, method="svid-refit", paths=1, embed_dtype=None, progress=Silent())
+        compress(model, student, CompressOptions(1.0, "svid-refit", paths=1, refine_signs=False))
     return teacher, student

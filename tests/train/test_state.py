@@ -76,27 +76,14 @@ def test_saving_changes_nothing(device: Device, inputs: Path, whole: bytes, tmp_
     assert run(device, inputs, tmp_path / "out.cmf", StateOptions(tmp_path / "state", every=1)) == whole
 
 
-def test_profiling_changes_nothing_and_names_the_ops(
-    device: Device, inputs: Path, whole: bytes, tmp_path: Path
-) -> None:
-    if "timestamp-query" not in device.features:
-        pytest.skip("no timestamp-query")
-    sources = [TextSource.parse(str(inputs / "text.txt"))]
-    models = inputs / "student.cmf", inputs / "teacher.cmf"
-    report = train(device, *models, sources, tmp_path / "out.cmf", OPTIONS, Silent(), profile=True)
-    assert (tmp_path / "out.cmf").read_bytes() == whole
-    assert report.profile is not None
-    found = {row["op"]: row["calls"] for row in report.profile}
-    assert found["adam"] == STEPS and found["kl_topk"] == STEPS
-    seconds = [row["seconds"] for row in report.profile]
-    assert seconds == sorted(seconds, reverse=True) and seconds[0] > 0
-
-
 def test_an_empty_folder_starts_at_step_0(device: Device, inputs: Path, whole: bytes, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / ".nvgpu-left.tmp").mkdir()
     saving = StateOptions(tmp_path / "state", resume=tmp_path / "state")
     assert run(device, inputs, tmp_path / "out.cmf", saving) == whole
+    (tmp_path / "state" / ".nvgpu-left.tmp" / "more").mkdir(parents=True)
+    assert run(device, inputs, tmp_path / "out.cmf", replace(saving, every=20)) == whole
+    assert [p.name for p in (tmp_path / "state").iterdir()] == ["step-00000020"]  # what a kill left is gone
 
 
 def test_refusals(device: Device, inputs: Path, whole: bytes, tmp_path: Path) -> None:
@@ -133,6 +120,74 @@ def test_a_failed_save_is_said_and_keeps_the_state_before(
     monkeypatch.setattr(StateFolder, "save", save)
     assert run(device, inputs, tmp_path / "out.cmf", StateOptions(tmp_path / "state", every=4)) == whole
     assert [p.name for p in (tmp_path / "state").iterdir()] == ["step-00000008"]
+
+
+@pytest.mark.parametrize("replace_state", [False, True])
+def test_a_full_disk_is_said_and_the_run_goes_on(
+    device: Device,
+    inputs: Path,
+    whole: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    replace_state: bool,
+) -> None:
+    """Between steps 5 and 11 no file may grow beyond 1000 bytes."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    folder, notes = tmp_path / "state", Notes()
+    original = state_module.Keeper.after_step
+    held = []
+
+    def after_step(self: state_module.Keeper, loop: Distillation) -> None:
+        full = 5 <= loop.state.done <= 11
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000 if full else soft, hard))
+        try:
+            original(self, loop)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        held.append([p.name for p in folder.iterdir()])
+
+    monkeypatch.setattr(state_module.Keeper, "after_step", after_step)
+    saving = StateOptions(folder, every=4, replace=replace_state)
+    sources = [TextSource.parse(str(inputs / "text.txt"))]
+    models = inputs / "student.cmf", inputs / "teacher.cmf"
+    train(device, *models, sources, tmp_path / "out.cmf", OPTIONS, notes, saving)
+    assert (tmp_path / "out.cmf").read_bytes() == whole
+    (line,) = [line for line in notes.lines if "the state was not saved" in line]
+    assert ("there is none to go on from" if replace_state else "the one before it is kept") in line
+    assert line.endswith("step-00000008: cannot be written: file too large")
+    assert held[7] == ([] if replace_state else ["step-00000004"])
+    assert held[11] == ["step-00000012"] and held[-1] == ["step-00000020"]
+
+
+def test_replacing_removes_the_state_before_first(
+    device: Device, inputs: Path, whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, seen = tmp_path / "state", []
+
+    def write(path: Path, data: bytes, shown: Path) -> None:
+        seen.append(len(list(folder.glob("step-*"))))
+        original_write(path, data, shown)
+
+    original_write = state_module._write
+    monkeypatch.setattr(state_module, "_write", write)
+    saving = StateOptions(folder, every=4)
+    assert run(device, inputs, tmp_path / "out.cmf", saving) == whole
+    assert set(seen) == {0, 1}
+    seen.clear()
+    again = StateOptions(tmp_path / "other", every=4, replace=True)
+    folder = tmp_path / "other"
+    assert run(device, inputs, tmp_path / "out.cmf", again) == whole
+    assert set(seen) == {0}
+    assert [p.name for p in folder.iterdir()] == ["step-00000020"]
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
 
 
 def command(inputs: Path, output: Path, state: Path, *more: str) -> list[str]:

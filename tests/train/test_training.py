@@ -55,7 +55,8 @@ def test_losses_follow_the_float64_trainer(
     with CmfFile.open(models[0]) as teacher, CmfFile.open(models[1]) as student:
         budget = o.tokens + o.eval_windows * o.window
         tokens = split_budget([TextSource.parse(str(TEXT))], Tokenizer.of(teacher), budget)
-        windows = split(tokens, window=o.window, batch=o.batch, eval_windows=o.eval_windows, seed=o.seed)
+        ids = [part.ids for part in tokens]
+        windows = split(ids, window=o.window, batch=o.batch, eval_windows=o.eval_windows, seed=o.seed)
         executor = Executor(Net(device, teacher, NetOptions(o.window)))
         targets = teacher_targets(
             executor, windows.train, o.batch * o.window, Targets.empty(*windows.train.shape, o.topk), Silent()

@@ -145,11 +145,17 @@ def test_records(sound: Data, tmp_path: Path, field: int, form: str, value: int,
 
 def test_shape_product_overflow(sound: Data, tmp_path: Path) -> None:
     struct.pack_into("<BB6I", sound, _record(sound, 1) + 6, 0, 6, *[0xFFFFFFFF] * 6)  # 2^192 elements
-    _refused(tmp_path, sound, "tensor second: 40 bytes, expected")
+    _refused(tmp_path, sound, "tensor second: shape .*, expected fewer than 2\\^60 weights")
     struct.pack_into(
         "<BB6I", sound, _record(sound, 1) + 6, 0, 3, 1 << 31, 1 << 31, 4, 0, 0, 0
     )  # 0 modulo 2^64
     struct.pack_into("<Q", sound, _record(sound, 1) + 40, 0)
+    _refused(tmp_path, sound, "tensor second: shape .*, expected fewer than 2\\^60 weights")
+    struct.pack_into(
+        "<BB6I", sound, _record(sound, 1) + 6, 0, 4, *[0xFFFFFFFF] * 3, 0, 0, 0
+    )  # empty, all the same
+    _refused(tmp_path, sound, "tensor second: shape .*, expected fewer than 2\\^60 weights")
+    struct.pack_into("<BB6I", sound, _record(sound, 1) + 6, 0, 2, 1 << 31, 1 << 28, 0, 0, 0, 0)
     _refused(tmp_path, sound, "tensor second: 0 bytes, expected")
 
 
@@ -192,7 +198,17 @@ def test_name_is_not_utf8(sound: Data, tmp_path: Path) -> None:
         (b'{"a": ' + b"1" * 5000 + b"}", "header: not JSON"),
         (b"{}", "header: arch is missing"),
         (b'{"arch": 3}', "header: arch is missing or not an object"),
-        (b'{"arch": {}, "shard": {"no": 2, "count": 5}}', "shard 2 of 5; sharded files cannot be read yet"),
+        (
+            b'{"arch": {}, "shard": {"no": 2, "count": 5}}',
+            "shard 2 of 5, expected a name that ends with -00002-of",
+        ),
+        (
+            b'{"arch": {}, "shard": {"no": 6, "count": 5}}',
+            "header: shard is {'no': 6, 'count': 5}, expected no and",
+        ),
+        (b'{"arch": {}, "shard": {"no": 1, "count": 1000000}}', "expected no and count"),
+        (b'{"arch": {}, "shard": {"no": true, "count": 2}}', "expected no and count"),
+        (b'{"arch": {}, "shard": [1, 2]}', "expected no and count"),
     ],
 )
 def test_headers(sound: Data, tmp_path: Path, header: bytes, message: str) -> None:
