@@ -2,7 +2,8 @@
 """Metric-only training against training with signs: the bundled model, equal steps, several seeds; prints one table.
 
 The student is compressed once, at 1.0 bits per weight. Each seed draws its windows from docstrings of this Python's standard
-library; all runs of a seed share windows and teacher targets. KL is top-64 on held-out windows, measured on the written file.
+library; the student's Grams come from other modules than the windows. All runs of a seed share windows and teacher targets.
+KL is top-64 on held-out windows, measured on the written file.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def main() -> int:
     args = parser().parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
+    student = prepare(args.out, args.start)
     device = open_device()
-    prepare(args.out, args.start)
     options = TrainOptions(
         tokens=args.steps * args.batch * args.window,
         window=args.window,
@@ -54,12 +55,12 @@ def main() -> int:
         lr = None if rate == "auto" else float(rate)
         arms[f"{args.sign_opt}, {rate}"] = SignOptions(opt=args.sign_opt, lr=lr)
     reports = {
-        name: [run(device, args.out, replace(options, seed=seed, signs=signs), name) for seed in args.seeds]
+        name: [run(device, student, replace(options, seed=seed, signs=signs), name) for seed in args.seeds]
         for name, signs in arms.items()
     }
     print(
-        f"\n{args.steps} steps of {args.batch} windows of {args.window} tokens, lr {args.lr:g}; {args.held_out} held-out "
-        f"windows; {device.adapter.label}; {time.monotonic() - began:.0f} s in all\n"
+        f"\n{args.start} start, {args.steps} steps of {args.batch} windows of {args.window} tokens, lr {args.lr:g}; "
+        f"{args.held_out} held-out windows; {device.adapter.label}; {time.monotonic() - began:.0f} s in all\n"
     )
     table(reports, args.seeds)
     return 0
@@ -82,26 +83,29 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def prepare(out: Path, start: str) -> None:
-    """Teacher, student and calibration text, as far as they are not there."""
-    if not (out / "calibration.txt").exists():
-        gather = [sys.executable, str(ROOT / "tools" / "gather_docstrings.py"), str(out / "calibration.txt")]
-        subprocess.run(gather, check=True, stdout=subprocess.DEVNULL)
+def prepare(out: Path, start: str) -> Path:
+    """The student's path; texts, teacher and student are made where they are not there."""
+    texts = out / "calibration.txt", out / "grams.txt"
+    if not all(path.exists() for path in texts):
+        gather = [sys.executable, str(ROOT / "tools" / "gather_docstrings.py"), str(texts[0])]
+        subprocess.run([*gather, "--holdout", str(texts[1])], check=True, stdout=subprocess.DEVNULL)
     if not (out / "teacher.cmf").exists():
         import_hf(MODEL, out / "teacher.cmf")
-    if (out / "student.cmf").exists():
-        return
-    calibration = Calibration((TextSource.parse(str(out / "calibration.txt")),))
-    with CmfFile.open(out / "teacher.cmf") as model:
-        options = CompressOptions(1.0, start, paths=1)
-        compress_calibrated(model, out / "student.cmf", options, calibration, Silent(), device=open_device)
+    student = out / f"student.{start}.cmf"
+    if not student.exists():
+        calibration = Calibration((TextSource.parse(str(texts[1])),))
+        with CmfFile.open(out / "teacher.cmf") as model:
+            options = CompressOptions(1.0, start, paths=1)
+            compress_calibrated(model, student, options, calibration, Silent(), device=open_device)
+    return student
 
 
-def run(device: Device, out: Path, options: TrainOptions, name: str) -> TrainReport:
+def run(device: Device, student: Path, options: TrainOptions, name: str) -> TrainReport:
     began = time.monotonic()
+    out = student.parent
     report = train(
         device,
-        out / "student.cmf",
+        student,
         out / "teacher.cmf",
         [TextSource.parse(str(out / "calibration.txt"))],
         out / "trained.cmf",
