@@ -227,6 +227,7 @@ def _facts(report: TrainReport) -> list[list[str]]:
         ["held-out KL, start", f"{report.kl_start:.5f}"],
         [f"held-out KL, best (step {report.best_step})", f"{report.kl_best:.5f}"],
         ["held-out KL, written file", f"{report.kl_written:.5f}"],
+        ["held-out perplexity, start", f"{report.ppl_start:.4g}"],
         ["held-out perplexity, written file", f"{report.ppl_written:.4g}"],
         [
             "steps (skipped)",

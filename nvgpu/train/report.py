@@ -150,7 +150,7 @@ def _before_after(h: History) -> list[dict[str, str]]:
     rows = [
         (f"{top}, best checkpoint (step {best.get('best_step', 0)})", start, best.get("best_kl"), ".5f"),
         (f"{top}, written file", start, measured.get("heldout_kl"), ".5f"),
-        ("held-out perplexity", None, measured.get("perplexity"), ".5g"),
+        ("held-out perplexity", measured.get("perplexity_start"), measured.get("perplexity"), ".5g"),
         ("file size (MB)", student["bytes"] / 1e6, _scaled(written.get("bytes"), 1e-6), ".3f"),
         ("bits per weight, whole file", student["bpw_file"], written.get("bpw_file"), ".3f"),
         ("bits per weight, body linears", student["bpw_body"], written.get("bpw_body"), ".3f"),

@@ -25,7 +25,7 @@ from nvgpu.model.executor import Executor
 from nvgpu.model.geometry import Geometry
 from nvgpu.model.net import Net, NetOptions
 from nvgpu.progress import Progress
-from nvgpu.train.evaluate import Evaluation, evaluate, require_same_tokens
+from nvgpu.train.evaluate import evaluate, require_same_tokens
 from nvgpu.train.export import export, unstorable
 from nvgpu.train.facts import facts_of, sizes
 from nvgpu.train.loop import Best, Distillation
@@ -57,7 +57,7 @@ class StateOptions:
 @dataclass(frozen=True)
 class TrainReport:
     """Outcome of a run. skipped: steps that were not finite. unscored: batches without a row that counts. KL values are top-k;
-    `kl_written` and `ppl_written` are measured on the written file."""
+    `kl_written` and `ppl_written` are measured on the written file, `ppl_start` on the student as given."""
 
     output: str
     steps: int
@@ -68,6 +68,7 @@ class TrainReport:
     kl_start: float
     kl_best: float
     kl_written: float
+    ppl_start: float
     ppl_written: float
     losses: list[float]
     evals: list[dict[str, float]]
@@ -163,22 +164,21 @@ def _train(
         watch.journal.add("written", output=output.name, best_step=best.step, **size, seconds=watch.lap())
         loop.student.free()
         loop.student.net.free()
-    try:
-        kl, quality = _measure(device, output, windows, targets, options, progress, watch.profiler)
-        watch.journal.add("measured", heldout_kl=kl, perplexity=quality.ppl, seconds=watch.lap())
-    except NvgpuError as e:
-        raise TrainingError(f"{output} was written but could not be measured: {e}") from e
+        try:
+            quality = _measure(device, student, output, windows, targets, options, progress, watch.profiler)
+        except NvgpuError as e:
+            raise TrainingError(f"{output} was written but could not be measured: {e}") from e
+        watch.journal.add("measured", **quality, seconds=watch.lap())
     if best.step == 0:
         progress.say(f"no evaluation beat the start (held-out KL {best.kl:.5f}): the start was written")
-    return _result(loop, best, output, kl, quality.ppl, record.get("signs"), device)
+    return _result(loop, best, output, quality, record.get("signs"), device)
 
 
 def _result(
     loop: Distillation,
     best: Best,
     output: Path,
-    kl: float,
-    ppl: float,
+    quality: dict[str, float],
     signs: dict[str, Any] | None,
     device: Device,
 ) -> TrainReport:
@@ -192,8 +192,9 @@ def _result(
         best_step=best.step,
         kl_start=loop.start_kl,
         kl_best=best.kl,
-        kl_written=kl,
-        ppl_written=ppl,
+        kl_written=quality["heldout_kl"],
+        ppl_start=quality["perplexity_start"],
+        ppl_written=quality["perplexity"],
         losses=state.losses,
         evals=state.evals,
         options=loop.options.record(),
@@ -396,35 +397,41 @@ def _run_key(
 
 def _measure(
     device: Device,
+    student: CmfFile,
     output: Path,
     windows: Windows,
     targets: Targets,
     options: TrainOptions,
     progress: Progress,
     profiler: Profiler | None = None,
-) -> tuple[float, Evaluation]:
-    """Held-out top-k KL and perplexity of the written file, opened again: its scales were rounded to f16."""
+) -> dict[str, float]:
+    """Held-out top-k KL of the written file, opened again: its scales are f16 now; perplexity of it and of the student."""
+    mixed = options.precision == "mixed"
+    tokens, weights = windows.held_out.reshape(-1), windows.held_out_weights
+
+    def perplexity(model: CmfFile) -> float:
+        return evaluate(
+            device,
+            model,
+            tokens,
+            window=options.window,
+            mixed=mixed,
+            progress=progress,
+            weights=None if weights is None else weights.reshape(-1),
+            profiler=profiler,
+        ).ppl
+
     with CmfFile.open(output) as written:
-        net = Net(
-            device, written, NetOptions(options.window, trainable=True, mixed=options.precision == "mixed")
-        )
+        net = Net(device, written, NetOptions(options.window, trainable=True, mixed=mixed))
         loop = Distillation(Executor(net, profiler=profiler), windows, targets, options, progress)
         kl = loop.held_out_kl()
         loop.student.free()
         net.free()
-        tokens, weights = windows.held_out.reshape(-1), windows.held_out_weights
-        quality = evaluate(
-            device,
-            written,
-            tokens,
-            window=options.window,
-            mixed=options.precision == "mixed",
-            progress=progress,
-            weights=None if weights is None else weights.reshape(-1),
-            profiler=profiler,
-        )
-    progress.say(f"written file: held-out KL {kl:.5f} (top-{options.topk}), perplexity {quality.ppl:.3f}")
-    return kl, quality
+        before, after = perplexity(student), perplexity(written)
+    progress.say(
+        f"written file: held-out KL {kl:.5f} (top-{options.topk}), perplexity {after:.3f} ({before:.3f} before training)"
+    )
+    return {"heldout_kl": kl, "perplexity": after, "perplexity_start": before}
 
 
 def _record(

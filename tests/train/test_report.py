@@ -167,7 +167,10 @@ def test_page_is_whole_and_equals_the_log(inputs: Path, signed: tuple[Path, Trai
         f"{found.kl_start:.5f}",
         f"{found.kl_written:.5f}",
     ]
-    assert page.row("held-out perplexity")[:2] == ["–", f"{found.ppl_written:.5g}"]
+    assert page.row("held-out perplexity")[:2] == [
+        f"{found.ppl_start:.5g}",
+        f"{found.ppl_written:.5g}",
+    ]
     assert page.row("bits per weight, whole file")[:2] == sizes[0]
     assert page.row("bits per weight, body linears")[:2] == sizes[1]
     assert page.row("file size (MB)")[1] == f"{(folder / 'out.cmf').stat().st_size / 1e6:.3f}"

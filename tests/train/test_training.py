@@ -78,6 +78,7 @@ def test_losses_follow_the_float64_trainer(
     assert report.losses == pytest.approx(reference.losses, rel=tol.TRAINER_LOSS_REL)
     assert report.losses[-1] <= 0.9 * report.losses[0]
     assert report.kl_best < report.kl_start and report.kl_written == pytest.approx(report.kl_best, rel=1e-2)
+    assert report.ppl_written < report.ppl_start
 
 
 def test_the_same_run_gives_the_same_bytes(
@@ -122,7 +123,9 @@ def test_nothing_better_writes_the_start(device: Device, models: tuple[Path, Pat
     """A learning rate too small to move anything: the start is written, byte for byte in every payload."""
     options = replace(OPTIONS, tokens=2 * 2 * 48, lr=1e-30)
     report = run(device, models, tmp_path / "start.cmf", options)
-    assert report.best_step == 0 and report.kl_best == report.kl_start
+    assert (
+        report.best_step == 0 and report.kl_best == report.kl_start and report.ppl_written == report.ppl_start
+    )
     with CmfFile.open(models[1]) as before, CmfFile.open(tmp_path / "start.cmf") as after:
         assert all(np.array_equal(before.raw(name), after.raw(name)) for name in before.tensors)
 
