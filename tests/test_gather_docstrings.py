@@ -46,7 +46,7 @@ def test_takes_docstrings_in_order_once_and_skips_what_does_not_parse(tool, libr
         "Module a.", "Function", "of a.", "Shared.", "Method of b.", "Package c.", "? module d.", ""
     ]  # fmt: skip
     out = capsys.readouterr().out
-    assert "6 docstrings of 4 modules" in out and "1 files could not be parsed" in out
+    assert "6 texts of 4 modules" in out and "1 files could not be parsed" in out
 
 
 def test_holdout_takes_whole_modules_and_shares_nothing(tool, library):
@@ -57,6 +57,14 @@ def test_holdout_takes_whole_modules_and_shares_nothing(tool, library):
     assert "Shared." not in held and "Method" not in (library / "o.txt").read_text()
 
 
+def test_source_is_that_of_the_held_out_modules(tool, library):
+    options = ["--holdout-source", str(library / "s.txt"), "--holdout-percent", "50"]
+    assert tool.main([str(library / "o.txt"), *options]) == 0
+    sources = [(library / "lib" / name).read_text() for name in ("b.py", "c/d.py")]
+    assert (library / "s.txt").read_text() == "".join(text + "\n\n" for text in sources)
+    assert "Method" not in (library / "o.txt").read_text()
+
+
 def test_bound_cuts_between_docstrings(tool, library):
     assert tool.main([str(library / "o.txt"), "--max-bytes", "30"]) == 0
     assert (library / "o.txt").read_text() == "Module a.\n\nFunction\n\nof a.\n\n"
@@ -65,7 +73,8 @@ def test_bound_cuts_between_docstrings(tool, library):
 @pytest.mark.parametrize(
     ("args", "said"),
     [(["--holdout-percent", "0"], "--holdout-percent 0"), (["--max-bytes", "0"], "--max-bytes 0"),
-     (["--holdout", "o.txt"], "same file")],
+     (["--holdout", "o.txt"], "different files"),
+     (["--holdout", "h.txt", "--holdout-source", "h.txt"], "different files")],
 )  # fmt: skip
 def test_options_that_cannot_work(tool, tmp_path, monkeypatch, capsys, args, said):
     monkeypatch.chdir(tmp_path)
@@ -78,7 +87,7 @@ def test_unwritable_output_and_empty_library_are_one_line(tool, library, capsys)
     assert tool.main([str(library / "absent" / "o.txt")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert tool.main([str(library / "o.txt"), "--max-bytes", "1"]) == 1
-    assert "no docstrings" in capsys.readouterr().err
+    assert "no text" in capsys.readouterr().err
     assert sorted(p.name for p in library.iterdir()) == ["lib"]
 
 

@@ -4,7 +4,8 @@
     python tools/gather_docstrings.py calib.txt --holdout eval.txt
 
 Modules are taken in sorted order and a docstring that occurs twice is written once, so one interpreter always
-gives the same bytes. With --holdout every k-th module goes to the second file: no docstring is in both.
+gives the same bytes. With --holdout every k-th module goes to the second file: no docstring is in both. --holdout-source
+writes the source code of the held-out modules.
 Needs nothing but the interpreter's own library.
 """
 
@@ -69,24 +70,36 @@ def docstrings(source: bytes) -> Iterator[str]:
             yield text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be written
 
 
-def gather(root: Path, calib: Sink, holdout: Sink | None, every: int) -> int:
-    """Fills the sinks, `holdout` with every `every`-th module that has text; returns the files skipped."""
+@dataclass(frozen=True)
+class Module:
+    """A module with docstrings that no module before it has."""
+
+    path: Path
+    source: bytes
+    texts: list[str]
+    held_out: bool
+
+
+def modules(root: Path, every: int | None) -> tuple[list[Module], int]:
+    """The library's modules that have text, every `every`-th held out; and the number of files that could not be parsed."""
+    found: list[Module] = []
     seen: set[str] = set()
-    skipped = with_text = 0
+    skipped = 0
     for path in module_files(root):
         try:
+            source = path.read_bytes()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                texts = list(dict.fromkeys(docstrings(path.read_bytes())))
+                texts = list(dict.fromkeys(docstrings(source)))
         except (SyntaxError, ValueError, RecursionError, OSError):
             skipped += 1
             continue
         texts = [t for t in texts if t not in seen]
         seen.update(texts)
         if texts:
-            with_text += 1
-            (holdout if holdout is not None and with_text % every == 0 else calib).add(texts)
-    return skipped
+            held_out = every is not None and (len(found) + 1) % every == 0
+            found.append(Module(path, source, texts, held_out))
+    return found, skipped
 
 
 def write_text(path: Path, sink: Sink) -> None:
@@ -108,6 +121,9 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("out", type=Path, metavar="OUT.txt", help="file for the docstrings")
     parser.add_argument("--holdout", type=Path, metavar="OUT2.txt", help="second file, for every k-th module")
     parser.add_argument(
+        "--holdout-source", type=Path, metavar="OUT3.txt", help="third file, for these modules' source code"
+    )
+    parser.add_argument(
         "--holdout-percent", type=float, default=10.0, metavar="P",
         help="share of the modules that goes to the second file, k = round(100 / P) (default: %(default)s)",
     )  # fmt: skip
@@ -119,8 +135,9 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         parser.error(f"--holdout-percent {args.holdout_percent:g}: more than 0 and at most 50 expected")
     if args.max_bytes is not None and args.max_bytes < 1:
         parser.error(f"--max-bytes {args.max_bytes}: a positive number expected")
-    if args.holdout is not None and args.holdout.resolve() == args.out.resolve():
-        parser.error(f"--holdout {args.holdout}: is the same file as OUT.txt")
+    paths = [path.resolve() for path in (args.out, args.holdout, args.holdout_source) if path is not None]
+    if len(set(paths)) < len(paths):
+        parser.error("OUT.txt, --holdout and --holdout-source: different files expected")
     return args
 
 
@@ -128,21 +145,25 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the tool; returns the exit code."""
     args = parse_args(argv)
     root = Path(sysconfig.get_path("stdlib"))
-    calib = Sink(args.max_bytes)
-    holdout = Sink(args.max_bytes) if args.holdout is not None else None
-    skipped = gather(root, calib, holdout, round(100 / args.holdout_percent))
-    for path, sink in ((args.out, calib), (args.holdout, holdout)):
-        if sink is None:
+    splits = args.holdout is not None or args.holdout_source is not None
+    found, skipped = modules(root, round(100 / args.holdout_percent) if splits else None)
+    calib, holdout, source = (Sink(args.max_bytes) for _ in range(3))
+    for module in found:
+        (holdout if module.held_out else calib).add(module.texts)
+        if module.held_out:
+            source.add([module.source.decode("utf-8", "replace")])
+    for path, sink in ((args.out, calib), (args.holdout, holdout), (args.holdout_source, source)):
+        if path is None:
             continue
         if not sink.texts:
-            print(f"error: {root}: no docstrings for {path}", file=sys.stderr)
+            print(f"error: {root}: no text for {path}", file=sys.stderr)
             return 1
         try:
             write_text(path, sink)
         except OSError as e:
             print(f"error: {path}: cannot be written: {e.strerror}", file=sys.stderr)
             return 1
-        print(f"{path}: {len(sink.texts)} docstrings of {sink.modules} modules, {sink.nbytes} bytes")
+        print(f"{path}: {len(sink.texts)} texts of {sink.modules} modules, {sink.nbytes} bytes")
     if skipped:
         print(f"{skipped} files could not be parsed and were skipped")
     return 0
